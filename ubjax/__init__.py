@@ -1,0 +1,1 @@
+"""ubjax: ragged language-model traffic in fixed shapes."""

@@ -1,0 +1,87 @@
+"""Frozen, hashable configurations: they select programs, so they hold no arrays."""
+
+import dataclasses
+import enum
+
+MAX_SEQ = 256  # sequences a memory may know, llama.cpp's LLAMA_MAX_SEQ
+
+
+class SwaType(enum.Enum):
+    """How a sliding window masks position p0 as seen from p1 (W = n_swa)."""
+
+    NONE = "none"
+    STANDARD = "standard"  # p1 - p0 >= W
+    CHUNKED = "chunked"  # p0 < floor(p1 / W) * W
+    SYMMETRIC = "symmetric"  # |p1 - p0| > floor(W / 2)
+
+
+def _at_least(low: int, **sizes: int) -> None:
+    for name, value in sizes.items():
+        if value < low:
+            raise ValueError(f"{name} is {value}, at least {low} is needed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    """What a batch may hold: limits of the model and of the context (sizes in tokens).
+
+    `n_pos` is P, the positions of an embedding row; `n_embd` the width of embedding rows, `n_embd_state` that of hidden-state
+    rows (0: none are taken); `allow_mixed` lets id rows and embedding rows share a batch.
+    """
+
+    n_vocab: int
+    n_batch: int
+    n_seq_max: int = 1
+    n_pos: int = 1
+    n_embd: int = 0
+    n_embd_state: int = 0
+    allow_mixed: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(1, n_vocab=self.n_vocab, n_batch=self.n_batch, n_seq_max=self.n_seq_max)
+        _at_least(0, n_embd=self.n_embd, n_embd_state=self.n_embd_state)
+        if self.n_seq_max > MAX_SEQ:
+            raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
+        if self.n_pos not in (1, 3, 4):
+            raise ValueError(f"n_pos is {self.n_pos}, 1 (text), 3 or 4 (M-RoPE) is needed")
+
+    @property
+    def n_words(self) -> int:
+        """W: 32-bit words of a sequence set."""
+        return n_words(self.n_seq_max)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryConfig:
+    """The cells of one cache: C cells in each of NS streams (1 when unified, else one per sequence)."""
+
+    n_cells: int
+    n_seq_max: int = 1
+    unified: bool = True
+    n_swa: int = 0
+    swa_type: SwaType = SwaType.NONE
+    n_pos: int = 1
+
+    def __post_init__(self) -> None:
+        _at_least(1, n_cells=self.n_cells, n_seq_max=self.n_seq_max)
+        if self.n_seq_max > MAX_SEQ:
+            raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
+        if (self.swa_type is SwaType.NONE) != (self.n_swa == 0) or self.n_swa < 0:
+            raise ValueError(
+                f"n_swa is {self.n_swa} with window type {self.swa_type.value}: give both or neither"
+            )
+
+    @property
+    def n_streams(self) -> int:
+        """NS."""
+        return 1 if self.unified else self.n_seq_max
+
+    @property
+    def n_words(self) -> int:
+        """W: 32-bit words of a sequence set."""
+        return n_words(self.n_seq_max)
+
+
+def n_words(n_seq_max: int) -> int:
+    """32-bit words that hold one bit per sequence."""
+    return -(-n_seq_max // 32)

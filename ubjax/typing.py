@@ -1,0 +1,26 @@
+"""Array aliases and the axis glossary. A leaf may be a numpy array (host) or a jax array or tracer.
+
+Axes, everywhere in the package:
+
+    T   rows a batch can hold (its capacity)      S   sequences, n_seq_max
+    U   rows a ubatch may hold, n_ubatch          R   rows of a padded ubatch, R = Sb * Lb
+    Sb  row blocks of a ubatch (sequence sets)    Lb  rows of a block (tokens per sequence set)
+    O   output rows of a padded ubatch            C   cells per stream
+    NS  streams of the memory                     P   positions per token (1 text, 3 or 4 M-RoPE)
+    W   32-bit words of a sequence set            E   width of an embedding row
+    V   vocabulary                                L H K D  layers, query heads, key heads, head width
+"""
+
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int32, UInt32
+
+Array: TypeAlias = jax.Array | np.ndarray
+Scalar: TypeAlias = int | Int32[Array, ""] | np.integer[Any]
+
+I32 = Int32[Array, ""]
+Flag = Bool[Array, ""]
+
+__all__ = ["I32", "Array", "Bool", "Flag", "Float", "Int32", "Scalar", "UInt32"]
