@@ -1,0 +1,1 @@
+"""Replays golden answers through the library on the present device."""
