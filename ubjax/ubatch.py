@@ -36,19 +36,19 @@ class Ubatch:
     out_ids = batch_idx[out_rows]).
     """
 
-    token: Int32[Array, "R"]
+    token: Int32[Array, " R"]
     embd: Float[Array, "R E"]
     state: Float[Array, "R Es"]
-    type: Int32[Array, "R"]
+    type: Int32[Array, " R"]
     pos: Int32[Array, "P R"]
     seq: UInt32[Array, "R W"]
-    output: Bool[Array, "R"]
-    valid: Bool[Array, "R"]
-    batch_idx: Int32[Array, "R"]
-    place: Int32[Array, "R"]
-    out_rows: Int32[Array, "O"]
-    seq_id_unq: Int32[Array, "S32"]
-    seq_idx: Int32[Array, "S32"]
+    output: Bool[Array, " R"]
+    valid: Bool[Array, " R"]
+    batch_idx: Int32[Array, " R"]
+    place: Int32[Array, " R"]
+    out_rows: Int32[Array, " O"]
+    seq_id_unq: Int32[Array, " S32"]
+    seq_idx: Int32[Array, " S32"]
     n_seqs_unq: I32
     n_tokens: I32
     n_seqs: I32
