@@ -100,6 +100,19 @@ class Batch:
             n_tokens=np.asarray(n, np.int32),
         )
 
+    def with_capacity(self, capacity: int) -> "Batch":
+        """The same tokens in `capacity` >= n_tokens rows (host arrays; the shape of a program is chosen this way)."""
+        n = int(self.n_tokens)
+        if capacity < n:
+            raise ValueError(f"the batch holds {n} tokens, a capacity of {capacity} is too small: {n} is needed")
+        if capacity == self.capacity:
+            return self
+        rows = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        rows = {name: _padded(x[:n], capacity) for name, x in rows.items() if name not in ("pos", "n_tokens")}
+        rows["order"][n:] = np.arange(n, capacity)
+        pos = _padded(np.asarray(self.pos)[:, :n], capacity, axis=1)
+        return Batch(pos=pos, n_tokens=np.asarray(self.n_tokens), **rows)
+
     @property
     def capacity(self) -> int:
         """T."""
