@@ -34,7 +34,7 @@ class KV:
         head_dim: int,
         dtype: Any = jnp.float32,
     ) -> "KV":
-        """Zeroed arrays of `n_cells` cells a stream. Raises ValueError beyond the C cells of the configuration."""
+        """Zeroed arrays of `n_cells` cells a stream. Raises ValueError beyond the configuration's C."""
         if not 1 <= n_cells <= config.n_cells:
             raise ValueError(
                 f"K/V of {n_cells} cells was asked for, a stream has {config.n_cells}: "

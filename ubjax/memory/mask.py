@@ -1,6 +1,6 @@
 """Masks: which cells the rows of a ubatch see, and which cells hold anything at all.
 
-Cells are those as of the ubatch (its own rows written, see `prepare.apply_slot`); the first n_kv of a
+Cells are those as of the ubatch (its own rows written, see `slots.apply_slot`); the first n_kv of a
 stream count. Block b of the ubatch reads stream first_stream + b; unified, every block reads the one
 stream.
 
@@ -25,7 +25,7 @@ from ubjax.ubatch import Ubatch
 
 
 def _attended(leaf: Array, first_stream: Scalar, n_blocks: int, n_kv: int, config: MemoryConfig) -> jax.Array:
-    """The first n_kv cells of the streams that n_blocks blocks read: [1, n_kv, ...] unified, else [Sb, n_kv, ...]."""
+    """The first n_kv cells of the streams that the blocks read: [1, n_kv, ...] unified, else [Sb, n_kv, ...]."""
     leaf = jnp.asarray(leaf)[:, :n_kv]
     if config.unified:
         return leaf

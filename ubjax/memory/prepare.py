@@ -16,7 +16,7 @@ from ubjax.memory.slots import apply, find_with, ubatch_rows
 from ubjax.pytree import pytree
 from ubjax.split.plan import SplitPlan
 from ubjax.status import Reason, Status
-from ubjax.typing import I32, Array, Int32, Scalar
+from ubjax.typing import I32, Array, Int32
 
 
 @pytree
@@ -69,6 +69,7 @@ def prepare(
     """
     before = jax.tree.map(jnp.asarray, cells)
     T, zero = batch.token.shape[0], jnp.asarray(0, jnp.int32)
+    max_rows = min(max_rows, T)
     trial = jax.lax.while_loop(
         lambda t: (t.k < plan.n_ubatches) & (t.status.code == 0),
         lambda t: _try_next(t, batch, plan, config, max_rows),
@@ -86,18 +87,3 @@ def prepare(
     after = jax.tree.map(lambda new, old: jnp.where(ok, new, old), trial.cells, before)
     slot = jnp.where(ok, trial.slot, config.n_cells)
     return slot, after, jnp.where(ok, trial.n_kv, 0), trial.status
-
-
-@partial(jax.jit, static_argnames="config")
-def apply_slot(
-    cells: Cells,
-    batch: Batch,
-    plan: SplitPlan,
-    slot: Int32[Array, " T"],
-    k: Scalar,
-    config: MemoryConfig,
-) -> Cells:
-    """The cells with ubatch k written, as it is about to run; after the last one, those of `prepare`."""
-    rows = ubatch_rows(batch, plan, k, config, max_rows=batch.token.shape[0])
-    index = jnp.asarray(slot).at[rows.place].get(mode="fill", fill_value=config.n_cells)
-    return apply(cells, rows, index, config)

@@ -87,8 +87,11 @@ def _usable(pos: jax.Array, seq: jax.Array, config: MemoryConfig) -> jax.Array:
     """[C]: cells of a stream that may be taken: empty, or out of the window of their one sequence."""
     if config.swa_type is SwaType.NONE:
         return pos < 0
-    _, last = ops.span_by_seq(pos, seq, config.n_seq_max)
-    coming = last.at[first_seq(seq)].get(mode="fill", fill_value=-1) + 1
+    if config.unified:
+        _, last = ops.span_by_seq(pos, seq, config.n_seq_max)
+        coming = last.at[first_seq(seq)].get(mode="fill", fill_value=-1) + 1
+    else:
+        coming = jnp.full_like(pos, jnp.max(pos) + 1)
     return (pos < 0) | ((count_seqs(seq) == 1) & out_of_window(pos, coming, config))
 
 
@@ -214,3 +217,18 @@ def _purge(cells: Cells, upto: jax.Array, config: MemoryConfig) -> Cells:
 
     cells, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1] >= 0), purge_one, (cells, upto))
     return cells
+
+
+@partial(jax.jit, static_argnames="config")
+def apply_slot(
+    cells: Cells,
+    batch: Batch,
+    plan: SplitPlan,
+    slot: Int32[Array, " T"],
+    k: Scalar,
+    config: MemoryConfig,
+) -> Cells:
+    """The cells with ubatch k written, as it is about to run; after the last one, those of `prepare`."""
+    rows = ubatch_rows(batch, plan, k, config, max_rows=batch.token.shape[0])
+    index = jnp.asarray(slot).at[rows.place].get(mode="fill", fill_value=config.n_cells)
+    return apply(cells, rows, index, config)
