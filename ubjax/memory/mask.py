@@ -86,7 +86,7 @@ def attention_mask(
             )
             sees &= ~((pos == at) & ((y > at_y) | ((y == at_y) & (x > at_x))))
     if config.swa_type is not SwaType.NONE:
-        sees &= ~out_of_window(pos, at, config)
+        sees &= ~out_of_window(pos, at, config.n_swa, config.swa_type)
     return sees
 
 
