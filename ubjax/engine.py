@@ -38,7 +38,9 @@ class Engine:
     ' Paris.'
     """
 
-    def __init__(self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None):
+    def __init__(
+        self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None
+    ):
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
         self.memory = config.memory(model.config.n_ctx_train)
@@ -208,13 +210,19 @@ class Engine:
 
     def _known(self, seq_id: int) -> int:
         if not 0 <= seq_id < self.memory.n_seq_max:
-            raise ValueError(f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed")
+            raise ValueError(
+                f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed"
+            )
         return seq_id
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int = 128, on_text: Callable[[str], None] | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        on_text: Callable[[str], None] | None = None,
     ) -> Generation:
         """Continue a prompt greedily; see `ubjax.generate.generate`."""
         return generate(self, prompt, max_tokens=max_tokens, on_text=on_text)

@@ -20,7 +20,9 @@ LOGIT_TOLERANCE = 5e-4
 LSE_TOLERANCE = 2e-4
 
 
-def replay_e2e(data: Mapping[str, Any], name: str, model: str = "smollm2", n_ubatch: int | None = None) -> Report:
+def replay_e2e(
+    data: Mapping[str, Any], name: str, model: str = "smollm2", n_ubatch: int | None = None
+) -> Report:
     """Replay a file of scenarios with a model; rows are operations, output rows and tokenized texts.
 
     n_ubatch: overrides that of the scenarios (the logits must not depend on it). Scenarios with operations that the engine refuses are left out
