@@ -1,7 +1,7 @@
-"""The rules of the house, checked on source text alone: which module may import which, and how long things may be.
+"""The rules of the house, checked on source text alone: who may import whom, and how long things may be.
 
-Sources come as a dict from dotted module name to text, so that the checker can be tried on made-up ones.
-A package is named by its folder: `ubjax/split/__init__.py` is `ubjax.split`.
+Sources come as a dict from dotted file name to text (`ubjax/split/__init__.py` is `ubjax.split.__init__`), so
+that the checker can be tried on made-up ones. A room is a folder of the package or a file at its top.
 """
 
 import ast
@@ -51,16 +51,15 @@ class Import:
 
 
 def read_sources(root: Path) -> dict[str, str]:
-    """Sources of the package under `root`, by dotted module name."""
-    sources = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        sources[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
-    return sources
+    """Sources of the package under `root`, by dotted file name."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts): path.read_text(encoding="utf-8")
+        for path in sorted((root / PACKAGE).rglob("*.py"))
+    }
 
 
 def room_of(module: str) -> str:
-    """The folder or top-level file that a module of the package belongs to: `ubjax.split.equal` -> `split`."""
+    """The room that a module of the package belongs to: `ubjax.split.equal` and `ubjax.split` -> `split`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -79,9 +78,9 @@ def _base_of(node: ast.ImportFrom, package: str) -> str:
 
 
 def imports_of(module: str, sources: dict[str, str]) -> Iterator[Import]:
-    """Every import statement in a module, wherever it stands; submodules taken from a package are named whole."""
-    is_package = module == PACKAGE or any(name.startswith(f"{module}.") for name in sources)
-    package = module if is_package else module.rpartition(".")[0]
+    """Every import in a module, wherever it stands; a submodule taken from a package is named whole."""
+    package = module.rpartition(".")[0]
+    modules = {name.removesuffix(".__init__") for name in sources}
 
     def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
@@ -91,7 +90,7 @@ def imports_of(module: str, sources: dict[str, str]) -> Iterator[Import]:
             base = _base_of(node, package)
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
-                yield Import(target=whole if whole in sources else base, line=node.lineno, deferred=deferred)
+                yield Import(target=whole if whole in modules else base, line=node.lineno, deferred=deferred)
         inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
             runs = not (_is_type_checking(node) and child in node.body)
