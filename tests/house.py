@@ -64,8 +64,11 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+def _type_checking_only(node: ast.AST) -> list[ast.stmt]:
+    """The statements of an `if TYPE_CHECKING:` that never run."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+        return node.body
+    return []
 
 
 def _base_of(node: ast.ImportFrom, package: str) -> str:
@@ -91,10 +94,10 @@ def imports_of(module: str, sources: dict[str, str]) -> Iterator[Import]:
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
                 yield Import(target=whole if whole in modules else base, line=node.lineno, deferred=deferred)
-        inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        never_run = _type_checking_only(node)
         for child in ast.iter_child_nodes(node):
-            runs = not (_is_type_checking(node) and child in node.body)
-            yield from walk(child, inside or not runs)
+            yield from walk(child, inside or child in never_run)
 
     yield from walk(ast.parse(sources[module]), False)
 
