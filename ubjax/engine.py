@@ -181,7 +181,7 @@ class Engine:
                 f"sequence {src} can't be copied to sequence {dst}: they live in different streams and K/V rows are not copied "
                 "between streams yet; kv_unified=True is needed"
             )
-        self._cells = ops.cp(self._cells, src, dst, p0, p1, self.memory)
+        self._cells, _ = ops.cp(self._cells, src, dst, p0, p1, self.memory)
 
     def keep(self, seq_id: int) -> None:
         """Drop every other sequence (with streams: from this sequence's stream)."""

@@ -18,11 +18,11 @@ from ubjax.usage import Usage
 class TextStream(Protocol):
     """Turns token ids into text as whole characters become known."""
 
-    def feed(self, token: int) -> str:
-        """The text that this token completes."""
+    def feed(self, ids: Sequence[int], /) -> str:
+        """The text that these tokens complete."""
         ...
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """What is left at the end."""
         ...
 
@@ -125,13 +125,13 @@ def generate(
                 break
             tokens.append(token)
             if stream:
-                emit(stream.feed(token))
+                emit(stream.feed([token]))
             if len(tokens) == max_tokens:
                 break
         else:
             reason = "context"
         if stream:
-            emit(stream.finish())
+            emit(stream.flush())
     finally:
         engine.rm(0)
     return Generation(
