@@ -1,6 +1,7 @@
 """validate against a plain-Python scan of the rules, and its sentences."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ def accepted(seqs, pos, pos_min, pos_max) -> bool:
             continue
         if pos_max[s] >= 0 and min(mine) != pos_max[s] + 1:
             return False
-        if any(a > b for a, b in zip(mine, mine[1:], strict=False)):
+        if any(a > b for a, b in itertools.pairwise(mine)):
             return False
         if max(mine) - min(mine) + 1 > len(set(mine)):
             return False
@@ -129,10 +130,10 @@ def test_refusals_by_content():
     }
     for reason, types in cases.items():
         assert Reason(int(status(replace(batch, type=types + pad), MROPE).code)) is reason
-    mixed = replace(batch, type=[ROW_ID, ROW_EMBD, ROW_ID] + pad)
+    mixed = replace(batch, type=[ROW_ID, ROW_EMBD, ROW_ID, *pad])
     allowed = BatchConfig(n_vocab=100, n_batch=16, n_seq_max=3, n_pos=3, n_embd=2, allow_mixed=True)
     assert int(status(mixed, allowed).code) == 0
-    bad_id = status(replace(batch, token=[1, 100, 3] + pad), MROPE)
+    bad_id = status(replace(batch, token=[1, 100, 3, *pad]), MROPE)
     assert sentence(bad_id) == "token 1 has id 100, an id in [0, 100) is needed"
     outside = status(replace(batch, seq=[[1], [1], [8]] + [[0]] * 13), MROPE)
     assert sentence(outside) == "token 2 belongs to sequence 3, a sequence in [0, 3) is needed"

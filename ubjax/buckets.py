@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import itertools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,7 +12,7 @@ class BucketLadder:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
+        ascending = all(a < b for a, b in itertools.pairwise(self.sizes))
         if not self.sizes or self.sizes[0] < 1 or not ascending:
             raise ValueError(
                 f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending, is needed"

@@ -23,7 +23,7 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import KV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
-from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal, sentence
+from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
 

@@ -11,9 +11,7 @@ from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 
 
-def load_model(
-    name_or_path: str | os.PathLike[str], *, dtype: str = "float32"
-) -> tuple[Decoder, Tokenizer]:
+def load_model(name_or_path: str | os.PathLike[str], *, dtype: str = "float32") -> tuple[Decoder, Tokenizer]:
     """The decoder and the tokenizer of a GGUF file, or of an installed model package ("smollm2").
 
     Weights are dequantized and stored as `dtype`, tensor by tensor. Raises ValueError (ModelNotFoundError, GGUFError) with one
