@@ -104,7 +104,9 @@ class Batch:
         """The same tokens in `capacity` >= n_tokens rows (host arrays; the shape of a program is chosen this way)."""
         n = int(self.n_tokens)
         if capacity < n:
-            raise ValueError(f"the batch holds {n} tokens, a capacity of {capacity} is too small: {n} is needed")
+            raise ValueError(
+                f"the batch holds {n} tokens, a capacity of {capacity} is too small: {n} is needed"
+            )
         if capacity == self.capacity:
             return self
         rows = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}

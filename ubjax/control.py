@@ -56,7 +56,13 @@ class Staged:
 
 @partial(jax.jit, static_argnames=("bucket", "memory"))
 def stage(
-    cells: Cells, batch: Batch, plan: SplitPlan, slot: Int32[Array, " T"], k: I32, bucket: Bucket, memory: MemoryConfig
+    cells: Cells,
+    batch: Batch,
+    plan: SplitPlan,
+    slot: Int32[Array, " T"],
+    k: I32,
+    bucket: Bucket,
+    memory: MemoryConfig,
 ) -> Staged:
     """Advance the cells by ubatch k and gather its rows into a bucket.
 

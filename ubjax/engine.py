@@ -23,7 +23,7 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import KV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
-from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal, sentence
+from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
 
@@ -38,7 +38,9 @@ class Engine:
     ' Paris.'
     """
 
-    def __init__(self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None):
+    def __init__(
+        self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None
+    ):
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
         self.memory = config.memory(model.config.n_ctx_train)
@@ -179,7 +181,7 @@ class Engine:
                 f"sequence {src} can't be copied to sequence {dst}: they live in different streams and K/V rows are not copied "
                 "between streams yet; kv_unified=True is needed"
             )
-        self._cells = ops.cp(self._cells, src, dst, p0, p1, self.memory)
+        self._cells, _ = ops.cp(self._cells, src, dst, p0, p1, self.memory)
 
     def keep(self, seq_id: int) -> None:
         """Drop every other sequence (with streams: from this sequence's stream)."""
@@ -208,13 +210,19 @@ class Engine:
 
     def _known(self, seq_id: int) -> int:
         if not 0 <= seq_id < self.memory.n_seq_max:
-            raise ValueError(f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed")
+            raise ValueError(
+                f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed"
+            )
         return seq_id
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int = 128, on_text: Callable[[str], None] | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        on_text: Callable[[str], None] | None = None,
     ) -> Generation:
         """Continue a prompt greedily; see `ubjax.generate.generate`."""
         return generate(self, prompt, max_tokens=max_tokens, on_text=on_text)
