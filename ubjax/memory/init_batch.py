@@ -93,7 +93,6 @@ def _cut_status(batch: Batch, plan: SplitPlan, config: MemoryConfig) -> Status:
         placed &= count_seqs(batch.seq) <= 1  # K/V rows of several streams can't be shared
     missing = ~placed & (jnp.arange(T, dtype=jnp.int32) < n_tokens)
     n_missing = jnp.sum(missing, dtype=jnp.int32)
-    failed = Status.of(
-        Reason.SPLIT_FAILED, where=jnp.argmax(missing), found=n_tokens - n_missing, needed=n_tokens
-    )
+    first = jnp.where(n_missing > 0, jnp.argmax(missing), -1)
+    failed = Status.of(Reason.SPLIT_FAILED, where=first, found=n_tokens - n_missing, needed=n_tokens)
     return failed.when((n_missing > 0) | ~plan.keeps_order)
