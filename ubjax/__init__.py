@@ -5,6 +5,7 @@ from ubjax.batch import Batch
 from ubjax.batch_builder import BatchBuilder
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
 from ubjax.engine import Engine
+from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
 from ubjax.split import split_equal, split_seq, split_simple
 
@@ -19,6 +20,7 @@ __all__ = [
     "MemoryConfig",
     "Outputs",
     "count_compilations",
+    "load_model",
     "split_equal",
     "split_seq",
     "split_simple",
