@@ -29,13 +29,15 @@ class Reason(enum.IntEnum):
     SEQ_ID = 8
     NO_SEQUENCE = 9
     COUPLED_DIVERGED = 10
-    POS_NOT_NEXT = 11
-    POS_NOT_AFTER = 12
-    POS_DECREASES = 13
-    POS_HOLE = 14
-    SPLIT_FAILED = 15
-    NO_SLOT = 16
-    LOST = 17
+    POS_NEGATIVE = 11
+    POS_NOT_NEXT = 12
+    POS_NOT_AFTER = 13
+    POS_DECREASES = 14
+    POS_HOLE = 15
+    SPLIT_FAILED = 16
+    NO_SLOT = 17
+    LOST = 18
+    STEP_FAILED = 19
 
 
 SENTENCE = {
@@ -54,6 +56,7 @@ SENTENCE = {
     Reason.NO_SEQUENCE: "token {where} belongs to {found} sequences, at least {needed} is needed",
     Reason.COUPLED_DIVERGED: "token {where} couples sequences whose cached ranges differ: sequence {found} does not "
     "hold the same positions as sequence {needed}",
+    Reason.POS_NEGATIVE: "token {where} has position {found}, a position of at least {needed} is needed",
     Reason.POS_NOT_NEXT: "sequence {where} starts at position {found}, position {needed} is needed "
     "(the one after the last in the cache)",
     Reason.POS_NOT_AFTER: "sequence {where} starts at position {found}, position {needed} or a later one is needed",
@@ -64,9 +67,10 @@ SENTENCE = {
     "this way (token {where} was left over)",
     Reason.NO_SLOT: "ubatch {where} needs {needed} cells of one stream, {found} are free: no slot",
     Reason.LOST: "the step failed after it had taken over the K/V buffers: the cache was cleared",
+    Reason.STEP_FAILED: "the step of a ubatch failed: its sequences were cut back to where they were before it",
 }
 
-RESULT = {Reason.OK: 0, Reason.SPLIT_FAILED: -2, Reason.NO_SLOT: 1, Reason.LOST: -3}
+RESULT = {Reason.OK: 0, Reason.SPLIT_FAILED: -2, Reason.NO_SLOT: 1, Reason.LOST: -3, Reason.STEP_FAILED: 2}
 INVALID_BATCH = -1
 
 
@@ -128,10 +132,19 @@ def sentence(status: Status) -> str:
     return SENTENCE[Reason(int(np.asarray(status.code)))].format(**numbers)
 
 
+def refusal(reason: Reason, where: int, found: int, needed: int) -> DecodeError:
+    """The exception of a reason found on the host."""
+    numbers = (np.int32(n) for n in (reason, where, found, needed))
+    return _error(Status(**dict(zip(("code", "where", "found", "needed"), numbers, strict=True))), "")
+
+
 def raise_if_error(status: Status, detail: str = "") -> None:
     """Raise the exception of a status, or return when it is OK; `detail` is added to the sentence."""
+    if result_of(status) != 0:
+        raise _error(status, detail)
+
+
+def _error(status: Status, detail: str) -> DecodeError:
     result = result_of(status)
-    if result == 0:
-        return
-    error = NoSlotError if result == 1 else InvalidBatchError if result in (-1, -2) else DecodeError
-    raise error(sentence(status) + (f"; {detail}" if detail else ""), status)
+    kind = NoSlotError if result == 1 else InvalidBatchError if result in (INVALID_BATCH, -2) else DecodeError
+    return kind(sentence(status) + (f"; {detail}" if detail else ""), status)

@@ -7,24 +7,9 @@ Padding contract: token 0, type 0, embd and state 0, pos 0, seq words 0, output 
 place T (both out of range), out_rows R; seq_id_unq S beyond n_seqs_unq, seq_idx -1 for absent sequences.
 """
 
-import dataclasses
-
+from ubjax.buckets import Bucket
 from ubjax.pytree import pytree, static
 from ubjax.typing import I32, Array, Bool, Float, Int32, UInt32
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bucket:
-    """The shape of a padded ubatch: `n_blocks` x `n_block_rows` rows (Sb x Lb) and `n_outputs` output rows (O)."""
-
-    n_blocks: int
-    n_block_rows: int
-    n_outputs: int
-
-    @property
-    def n_rows(self) -> int:
-        """R."""
-        return self.n_blocks * self.n_block_rows
 
 
 @pytree
@@ -36,19 +21,19 @@ class Ubatch:
     out_ids = batch_idx[out_rows]).
     """
 
-    token: Int32[Array, "R"]
+    token: Int32[Array, " R"]
     embd: Float[Array, "R E"]
     state: Float[Array, "R Es"]
-    type: Int32[Array, "R"]
+    type: Int32[Array, " R"]
     pos: Int32[Array, "P R"]
     seq: UInt32[Array, "R W"]
-    output: Bool[Array, "R"]
-    valid: Bool[Array, "R"]
-    batch_idx: Int32[Array, "R"]
-    place: Int32[Array, "R"]
-    out_rows: Int32[Array, "O"]
-    seq_id_unq: Int32[Array, "S32"]
-    seq_idx: Int32[Array, "S32"]
+    output: Bool[Array, " R"]
+    valid: Bool[Array, " R"]
+    batch_idx: Int32[Array, " R"]
+    place: Int32[Array, " R"]
+    out_rows: Int32[Array, " O"]
+    seq_id_unq: Int32[Array, " S32"]
+    seq_idx: Int32[Array, " S32"]
     n_seqs_unq: I32
     n_tokens: I32
     n_seqs: I32

@@ -128,6 +128,10 @@ class Tokenizer:
         decoder = StreamDecoder(self, skip_special=skip_special)
         return decoder.feed(ids) + decoder.flush()
 
+    def stream(self) -> "StreamDecoder":
+        """A decoder that is fed token by token, for text of this tokenizer."""
+        return StreamDecoder(self)
+
     def _checked(self, token_id: int) -> int:
         if not 0 <= token_id < self.n_vocab:
             raise ValueError(

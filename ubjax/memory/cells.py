@@ -21,8 +21,8 @@ class Cells:
     shift: Int32[Array, "NS C"]
     seq: UInt32[Array, "NS C W"]
     ext: Int32[Array, "NS C X"]
-    head: Int32[Array, "NS"]
-    src: Int32[Array, "NS"]
+    head: Int32[Array, " NS"]
+    src: Int32[Array, " NS"]
 
     @classmethod
     def empty(cls, config: MemoryConfig) -> "Cells":

@@ -21,9 +21,9 @@ class SplitPlan:
     the split failed as a whole. `keeps_order`: no ubatch order shows a later token of a sequence before an earlier one.
     """
 
-    order: Int32[Array, "T"]
+    order: Int32[Array, " T"]
     offset: Int32[Array, "T+1"]
-    n_seqs: Int32[Array, "T"]
+    n_seqs: Int32[Array, " T"]
     n_ubatches: I32
     n_used: I32
     equal_seqs: Flag

@@ -1,0 +1,78 @@
+"""The control plane of a decode as two jitted programs: plan a batch, stage a ubatch. Integers and cells only.
+
+Both run on the device of the cells (the engine keeps them on the CPU beside an accelerator) or inside a larger program.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from ubjax.batch import Batch
+from ubjax.buckets import Bucket
+from ubjax.config import BatchConfig, MemoryConfig
+from ubjax.memory.cells import Cells
+from ubjax.memory.init_batch import Prepared, init_batch
+from ubjax.memory.ops import seq_ranges
+from ubjax.memory.slots import apply_slot
+from ubjax.pytree import pytree
+from ubjax.ragged import first_seq
+from ubjax.split.plan import SplitPlan
+from ubjax.typing import I32, Array, Int32
+from ubjax.ubatch import Ubatch, take_ubatch
+from ubjax.validate import validate
+
+
+@partial(jax.jit, static_argnames=("config", "memory", "max_rows"))
+def plan_decode(
+    batch: Batch, cells: Cells, n_ubatch: I32, config: BatchConfig, memory: MemoryConfig, max_rows: int
+) -> Prepared:
+    """Validate a batch, split it and find its slots. The first error is the status; then the cells are the given ones.
+
+    max_rows: static bound on the rows of a ubatch, n_ubatch <= max_rows.
+    """
+    pos_min, pos_max = seq_ranges(cells, memory)
+    invalid = validate(batch, pos_min, pos_max, config)
+    prepared = init_batch(cells, batch, n_ubatch, memory, max_rows=max_rows)
+    final = jax.tree.map(lambda new, old: jnp.where(invalid.code == 0, new, old), prepared.cells, cells)
+    return Prepared(
+        plan=prepared.plan,
+        slot=prepared.slot,
+        cells=final,
+        n_kv_needed=prepared.n_kv_needed,
+        status=invalid.merge(prepared.status),
+    )
+
+
+@pytree
+class Staged:
+    """What one step needs: the cells with this ubatch in them, its rows, their slots and the first stream it reads."""
+
+    cells: Cells
+    ubatch: Ubatch
+    slot: Int32[Array, " R"]
+    first_stream: I32
+
+
+@partial(jax.jit, static_argnames=("bucket", "memory"))
+def stage(
+    cells: Cells,
+    batch: Batch,
+    plan: SplitPlan,
+    slot: Int32[Array, " T"],
+    k: I32,
+    bucket: Bucket,
+    memory: MemoryConfig,
+) -> Staged:
+    """Advance the cells by ubatch k and gather its rows into a bucket.
+
+    With streams, block b of the ubatch stands for stream first_stream + b, so that a step reads consecutive streams; a ubatch
+    near the last stream starts at a later block.
+    """
+    cells = apply_slot(cells, batch, plan, slot, k, memory)
+    row = jnp.asarray(plan.order)[jnp.asarray(plan.offset)[k]]
+    lead = jnp.int32(0) if memory.unified else first_seq(jnp.asarray(batch.seq)[row])
+    first_stream = jnp.minimum(lead, memory.n_streams - bucket.n_blocks)
+    ubatch = take_ubatch(batch, plan, k, bucket, lead - first_stream)
+    rows = jnp.asarray(slot).at[ubatch.place].get(mode="fill", fill_value=memory.n_cells)
+    return Staged(cells=cells, ubatch=ubatch, slot=rows, first_stream=first_stream)

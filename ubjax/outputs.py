@@ -1,0 +1,71 @@
+"""Outputs: the logits of one decode, read by batch index, in the caller's order whatever the split did.
+
+    batch          0 1 2 3      outputs 1 and 3; split into ubatches [0, 3] and [1, 2]
+    buffers        [row of 3], [row of 1]          out_ids [3, 1]
+    logits(1) is buffers[1][0], logits(3) and logits(-1) are buffers[0][0]
+
+Reading a row is an index into the buffer that the step left on the device: nothing is permuted or copied as a whole.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from ubjax.typing import Array, Float, Int32
+
+
+class Outputs:
+    """Output rows of a decode.
+
+    `out_ids` [n_outputs] is the batch index of each row, ubatch after ubatch (llama.cpp's out_ids).
+    """
+
+    def __init__(self, buffers: Sequence[jax.Array], out_ids: Sequence[np.ndarray], n_tokens: int):
+        self._buffers = tuple(buffers)
+        self._n_tokens = n_tokens
+        self._place = {int(i): (k, r) for k, ids in enumerate(out_ids) for r, i in enumerate(ids)}
+        self._ids = sorted(self._place)
+        self.out_ids = np.concatenate([np.asarray(ids, np.int32) for ids in out_ids])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def row(self, i: int) -> Float[jax.Array, " V"]:
+        """The logits of batch token `i` as a device array; -k is the k-th output from the end.
+
+        Raises ValueError for a token that is no output or not in the batch; the message says which are.
+        """
+        k, r = self._place[self._batch_index(i)]
+        return _take_row(self._buffers[k], np.int32(r))
+
+    def logits(self, i: int) -> np.ndarray:
+        """The logits of batch token `i` on the host, [V]; indices as for `row`."""
+        return np.asarray(self.row(i))
+
+    def _batch_index(self, i: int) -> int:
+        if -len(self._ids) <= i < 0:
+            return self._ids[i]
+        if i in self._place:
+            return i
+        if i < 0:
+            raise ValueError(f"output {i} does not exist: the batch has {len(self._ids)} outputs")
+        fault = "is no output" if i < self._n_tokens else f"is not in the batch of {self._n_tokens} tokens"
+        raise ValueError(f"token {i} {fault}; outputs are {_listed(self._ids)}")
+
+    def __repr__(self) -> str:
+        return f"Outputs({len(self._ids)} of {self._n_tokens} tokens: {_listed(self._ids)})"
+
+
+def _listed(ids: Sequence[int]) -> str:
+    if not ids:
+        return "none"
+    if len(ids) == 1:
+        return f"token {ids[0]}"
+    shown = ", ".join(map(str, ids[:8]))
+    return f"tokens {shown}" + (f", ... {ids[-1]} ({len(ids)} in all)" if len(ids) > 8 else "")
+
+
+@jax.jit
+def _take_row(buffer: Float[Array, "O V"], r: Int32[Array, ""]) -> Float[jax.Array, " V"]:
+    return jax.lax.dynamic_index_in_dim(buffer, r, keepdims=False)
