@@ -14,8 +14,8 @@ from ubjax.models.decoder import Decoder
 def load_model(name_or_path: str | os.PathLike[str], *, dtype: str = "float32") -> tuple[Decoder, Tokenizer]:
     """The decoder and the tokenizer of a GGUF file, or of an installed model package ("smollm2").
 
-    Weights are dequantized and stored as `dtype`, tensor by tensor. Raises ValueError (ModelNotFoundError, GGUFError) with one
-    sentence when there is no such model or the file can't be used.
+    Weights are dequantized and stored as `dtype`, tensor by tensor. Raises ValueError (ModelNotFoundError,
+    GGUFError) with one sentence when there is no such model or the file can't be used.
     """
     file = open_gguf(find_model(name_or_path))
     hyper = hyperparameters(file)

@@ -1,7 +1,9 @@
 """Text to token ids and back, by the vocabulary of a GGUF, token for token as llama.cpp does it."""
 
 import codecs
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from ubjax.loaders.bpe import BytePairEncoder, token_text_bytes
 from ubjax.loaders.gguf import GGUFFile
@@ -52,7 +54,8 @@ class Tokenizer:
         """Token ids of `text`.
 
         `add_special` adds BOS and EOS where the file says so; `parse_special` turns the text of control
-        tokens, such as "<|im_start|>", into those tokens (user-defined tokens are found either way).
+        tokens, such as "<|im_start|>", into those tokens (user-defined tokens are found either way). A byte
+        that a byte-level vocabulary lacks is left out, as in llama.cpp.
 
         Raises:
             ValueError: the text has a lone surrogate, which no UTF-8 can hold.
@@ -116,7 +119,7 @@ class Tokenizer:
             return token_text_bytes(text)
         return text.replace(SPACE, " ").encode()
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+    def decode(self, ids: Iterable[SupportsIndex], *, skip_special: bool = False) -> str:
         """The text of `ids`: their bytes joined, what is not UTF-8 as U+FFFD.
 
         Nothing is added or stripped, so decode(a + b) is decode(a) + decode(b) at character borders; the
@@ -148,10 +151,11 @@ class StreamDecoder:
         self._skip_special = skip_special
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def feed(self, ids: Iterable[int]) -> str:
+    def feed(self, ids: Iterable[SupportsIndex]) -> str:
         """The text that `ids` complete; ValueError for an id outside the vocabulary."""
         tokenizer = self._tokenizer
-        shown = [int(i) for i in ids if not (self._skip_special and tokenizer.is_special(int(i)))]
+        known = map(operator.index, ids)
+        shown = [i for i in known if not (self._skip_special and tokenizer.is_special(i))]
         return self._utf8.decode(b"".join(tokenizer.token_bytes(i) for i in shown))
 
     def flush(self) -> str:

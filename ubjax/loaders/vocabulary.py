@@ -78,7 +78,7 @@ class Vocabulary:
     pre: str
     tokens: tuple[str, ...]
     kinds: tuple[TokenKind, ...]
-    scores: tuple[float, ...]
+    scores: tuple[float | int, ...]
     ids: dict[str, int]
     bos_id: int | None
     eos_id: int | None
@@ -149,7 +149,7 @@ def read_tokens(metadata: Metadata) -> tuple[str, ...]:
     return tuple(token or f"[EMPTY_{index}]" for index, token in enumerate(tokens))
 
 
-def read_column(metadata: Metadata, name: str, n_vocab: int, default: float) -> tuple[float, ...]:
+def read_column(metadata: Metadata, name: str, n_vocab: int, default: float | int) -> tuple[float | int, ...]:
     """`tokenizer.ggml.{name}`, one number per token; `default` for each when the file lacks it."""
     key = f"tokenizer.ggml.{name}"
     if key not in metadata:
