@@ -118,7 +118,8 @@ def test_mark_all_outputs_warns_once_and_names_the_first():
     assert mark_all_outputs(marked).output.tolist() == [True, True, True, False]
 
 
-# -- the builder --------------------------------------------------------------------------------------------------------
+# -- the builder
+# --------------------------------------------------------------------------------------------------------
 
 tokens = st.lists(
     st.tuples(st.integers(0, 99), st.sets(st.integers(0, 3), min_size=1), st.integers(0, 50), st.booleans()),

@@ -29,7 +29,9 @@ def test_only_the_last_of_twelve_is_an_output():
     assert outputs.logits(11).tolist() == outputs.logits(-1).tolist() == [11, 11, 11]
     with pytest.raises(ValueError, match=r"^token 0 is no output; outputs are token 11$"):
         outputs.logits(0)
-    with pytest.raises(ValueError, match=r"^token 12 is not in the batch of 12 tokens; outputs are token 11$"):
+    with pytest.raises(
+        ValueError, match=r"^token 12 is not in the batch of 12 tokens; outputs are token 11$"
+    ):
         outputs.logits(12)
     with pytest.raises(ValueError, match=r"^output -2 does not exist: the batch has 1 outputs$"):
         outputs.logits(-2)

@@ -25,8 +25,8 @@ def _at_least(low: int, **sizes: int) -> None:
 class BatchConfig:
     """What a batch may hold: limits of the model and of the context (sizes in tokens).
 
-    `n_pos` is P, the positions of an embedding row; `n_embd` the width of embedding rows, `n_embd_state` that of hidden-state
-    rows (0: none are taken); `allow_mixed` lets id rows and embedding rows share a batch.
+    `n_pos` is P, the positions of an embedding row; `n_embd` the width of embedding rows, `n_embd_state` that
+    of hidden-state rows (0: none are taken); `allow_mixed` lets id rows and embedding rows share a batch.
     """
 
     n_vocab: int
@@ -86,10 +86,10 @@ class MemoryConfig:
 class EngineConfig:
     """Sizes of an engine, with llama.cpp's names and rounding (all in tokens or cells).
 
-    n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx / n_seq_max, rounded
-    up again. None: the context that the model was trained with. n_batch: tokens of one decode, cut to n_ctx. n_ubatch: rows of
-    one ubatch, cut to n_batch. kv_unified: one stream of cells for all sequences, else one per sequence. kv_dtype: "float32",
-    "bfloat16" or "float16".
+    n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx /
+    n_seq_max, rounded up again. None: the context that the model was trained with. n_batch: tokens of one
+    decode, cut to n_ctx. n_ubatch: rows of one ubatch, cut to n_batch. kv_unified: one stream of cells for
+    all sequences, else one per sequence. kv_dtype: "float32", "bfloat16" or "float16".
     """
 
     n_ctx: int | None = None

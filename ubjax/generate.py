@@ -71,7 +71,10 @@ class Decodes(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation:
-    """A continuation and what it cost. finish_reason: "stop" (an end-of-generation token), "length" or "context" (cache full)."""
+    """A continuation and what it cost.
+
+    finish_reason: "stop" (an end-of-generation token), "length" or "context" (the cache is full).
+    """
 
     text: str
     tokens: list[int]
@@ -99,10 +102,11 @@ def generate(
     max_tokens: int = 128,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
-    """Continue `prompt` (text, or token ids) greedily in sequence 0, which must be empty and is empty again afterwards.
+    """Continue `prompt` (text, or token ids) greedily.
 
-    on_text is called with every piece of text as soon as its characters are whole. Raises ValueError, before any work, for an empty
-    prompt, one that does not fit the context, max_tokens < 1, text without a tokenizer, or an occupied sequence.
+    Sequence 0 is used: it must be empty and is empty again afterwards. on_text is called with every piece of
+    text as soon as its characters are whole. Raises ValueError, before any work, for an empty prompt, one
+    that does not fit the context, max_tokens < 1, text without a tokenizer, or an occupied sequence.
     """
     ids = _prompt_ids(engine, prompt, max_tokens)
     stream = engine.tokenizer.stream() if engine.tokenizer else None

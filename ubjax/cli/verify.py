@@ -1,4 +1,4 @@
-"""`ubjax verify [FILE ...] [--model MODEL]`: replay golden answers on the present device; exit status 0 only if all are equal."""
+"""`ubjax verify [FILE ...]`: replay golden answers on the present device; exit status 0 only if all are equal."""
 
 import argparse
 from pathlib import Path
