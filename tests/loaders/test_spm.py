@@ -1,18 +1,15 @@
 import itertools
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import golden
 from tests.loaders.tiny_gguf import vocabulary_fields, write_gguf
 from ubjax.loaders.gguf import open_gguf
 from ubjax.loaders.spm import SentencePieceEncoder, word_boundary
 from ubjax.loaders.tokenizer import StreamDecoder, Tokenizer
-from ubjax.loaders.vocabulary import TokenKind, Vocabulary, read_vocabulary
+from ubjax.loaders.vocabulary import TokenKind, Vocabulary
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SCORES = {"ab": -1.0, "bc": -2.0, "abc": -3.0, "cd": -4.0, "▁": -5.0, "▁a": -0.5, "aa": -6.0}
@@ -157,23 +154,3 @@ def test_words_apart_are_the_text_at_once(pieces, scores, text):
 def test_where_words_may_be_cut():
     assert word_boundary(("a", "▁a", "x")).split("▁a▁▁x▁") == ["▁a", "▁", "▁x", "▁"]
     assert word_boundary(("a", "▁▁", "]▁^")).split("▁a▁▁x]▁") == ["▁a", "▁▁x]▁"]
-
-
-def test_gemma3_as_llama_cpp_tokenizes(tmp_path):
-    # Every token of Gemma 3 that is part of one of the texts, with its id, and special and byte tokens.
-    rows = json.loads(Path(__file__).with_name("gemma3_vocabulary.json").read_text(encoding="utf-8"))
-    numbers, tokens, scores, kinds = (list(column) for column in zip(*rows, strict=True))
-    special = {f"{name}_token_id": number for name, number in {"bos": 2, "eos": 1, "unknown": 3}.items()}
-    fields = vocabulary_fields(
-        "llama", tokens, kinds, scores, add_space_prefix=False, add_bos_token=True, **special
-    )
-    file = open_gguf(write_gguf(tmp_path / "a.gguf", fields, {}))
-    assert read_vocabulary(file.metadata).unk_id == 3
-    tokenizer = Tokenizer.from_gguf(file)
-    (answers,) = golden("e2e_gemma3.json.gz")
-    for text, expected in answers["tokenize"].items():
-        ids = tokenizer.encode(text)
-        assert [numbers[token_id] for token_id in ids] == expected
-        assert tokenizer.decode(ids[1:]) == text
-    assert len(answers["tokenize"]) == 14
-    assert {numbers[token_id] for token_id in tokenizer.eog_ids} == {1, 106, 212}
