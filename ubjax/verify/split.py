@@ -36,7 +36,17 @@ _SHAPES = Buckets(
 )
 _AT_ONCE = 8  # ubatches gathered by one call
 
-_FIELDS = ("n_tokens", "n_seqs", "n_seq_tokens", "n_seqs_unq", "batch_idxs", "pos", "seq_id_unq", "output", "equal_seqs")
+_FIELDS = (
+    "n_tokens",
+    "n_seqs",
+    "n_seq_tokens",
+    "n_seqs_unq",
+    "batch_idxs",
+    "pos",
+    "seq_id_unq",
+    "output",
+    "equal_seqs",
+)
 
 
 def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report:
@@ -54,12 +64,17 @@ def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report
         for split in line.get("splits", []):
             found = _answer(batch, _cut(batch, split))
             if split["exceeds_n_ubatch"]:
-                found = {"rows": sorted(sum(found["batch_idxs"], [])), "over": max(found["n_tokens"]) > split["n_ubatch"]}
+                found = {
+                    "rows": sorted(sum(found["batch_idxs"], [])),
+                    "over": max(found["n_tokens"]) > split["n_ubatch"],
+                }
                 expected = {"rows": list(range(len(line["tokens"]))), "over": False}
             else:
                 expected = {key: [ubatch[key] for ubatch in split["ubatches"]] for key in _FIELDS}
                 expected |= {"n_used": split["n_used"], "out_ids": split["out_ids"]}
-            asked = " ".join(f"{key}={split[key]}" for key in ("algo", "n_ubatch", "sequential", "n_keep_tail"))
+            asked = " ".join(
+                f"{key}={split[key]}" for key in ("algo", "n_ubatch", "sequential", "n_keep_tail")
+            )
             report.check(f"{where} {asked}", found, expected)
     return report
 
@@ -126,7 +141,9 @@ def _answer(batch: Batch, plan: SplitPlan) -> dict[str, Any]:
     for bucket, ks in by_bucket.items():
         for start in range(0, len(ks), _AT_ONCE):
             some = ks[start : start + _AT_ONCE]
-            ubatches = jax.device_get(_take_several(batch, plan, np.resize(some, _AT_ONCE).astype(np.int32), bucket))
+            ubatches = jax.device_get(
+                _take_several(batch, plan, np.resize(some, _AT_ONCE).astype(np.int32), bucket)
+            )
             taken |= {k: jax.tree.map(lambda leaf, i=i: leaf[i], ubatches) for i, k in enumerate(some)}
     ubatches = [_described(taken[k], equal_seqs) for k in sorted(taken)]
     answer = {key: [ubatch[key] for ubatch in ubatches] for key in (*_FIELDS, "out_ids")}
