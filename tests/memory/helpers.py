@@ -11,12 +11,11 @@ CAPACITY = 16
 
 
 def batch_of(rows, n_seq_max, capacity=CAPACITY, n_pos=1) -> Batch:
-    """A batch of rows (pos, sequence or sequences); a position may be a tuple of P."""
+    """A batch of rows (pos, sequence or sequences); a row has an id, so its one position serves for all P."""
     config = BatchConfig(n_vocab=1, n_batch=capacity, n_seq_max=n_seq_max, n_pos=n_pos)
-    pos = np.asarray([p for p, _ in rows], np.int32)
     return Batch.from_arrays(
         np.zeros(len(rows), np.int32),
-        pos=pos if n_pos == 1 else pos.T,
+        pos=[p for p, _ in rows],
         seq_id=[[s] if isinstance(s, int) else sorted(s) for _, s in rows],
         config=config,
         capacity=capacity,
@@ -48,6 +47,9 @@ def seqs_in(cells: Cells) -> list[list[set[int]]]:
     """The sequences of each cell, per stream."""
     words = np.asarray(cells.seq)
     return [
-        [{32 * w + b for w in range(len(cell)) for b in range(32) if int(cell[w]) >> b & 1} for cell in stream]
+        [
+            {32 * w + b for w in range(len(cell)) for b in range(32) if int(cell[w]) >> b & 1}
+            for cell in stream
+        ]
         for stream in words
     ]

@@ -113,7 +113,7 @@ class Cache:
                     cell.drop(seq)
 
     def decode(self, ubatches: list[list[list[tuple[int, set[int]]]]]) -> list[list[list[int]]] | None:
-        """ubatches of sets of rows -> slots, or None and nothing changed. Shifts and copies are carried out."""
+        """Ubatches of sets of rows -> slots, or None and nothing changed; shifts and copies are carried out."""
         before, slots = copy.deepcopy((self.streams, self.heads)), []
         for sets in ubatches:
             streams = [self.of(min(rows[0][1])) for rows in sets]

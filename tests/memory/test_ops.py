@@ -31,7 +31,11 @@ def test_rm_of_every_sequence():
     assert cells.pos.tolist() == [[0, 1, -1, 3, 3, -1]] and cells.head.tolist() == [2]
     streams = cells_of(STREAMS, [{1: (0, 0)}, {2: (1, 1)}, {0: (2, 2)}], [2, 3, 1])
     streams = ops.rm(streams, -1, -1, 2, STREAMS)
-    assert streams.pos.tolist() == [[-1] * 4, [-1] * 4, [2, -1, -1, -1]] and streams.head.tolist() == [1, 2, 1]
+    assert streams.pos.tolist() == [[-1] * 4, [-1] * 4, [2, -1, -1, -1]] and streams.head.tolist() == [
+        1,
+        2,
+        1,
+    ]
 
 
 def test_keep_leaves_one_sequence():

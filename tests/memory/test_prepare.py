@@ -44,7 +44,11 @@ def test_streams_number_their_own_cells():
     assert status.code == Reason.OK and n_kv == 4
     assert plan.order[:6].tolist() == [0, 2, 3, 1, 4, 5] and plan.offset[:5].tolist() == [0, 3, 4, 6, 6]
     assert slot[:6].tolist() == [1, 0, 2, 2, 3, 0]
-    assert after.pos.tolist() == [[0, 1, 2, -1], [0, -1, -1, -1], [2, -1, 0, 1]] and after.head.tolist() == [3, 1, 1]
+    assert after.pos.tolist() == [[0, 1, 2, -1], [0, -1, -1, -1], [2, -1, 0, 1]] and after.head.tolist() == [
+        3,
+        1,
+        1,
+    ]
 
 
 def test_a_stream_holds_one_sequence_a_unified_cache_shares():
@@ -52,12 +56,16 @@ def test_a_stream_holds_one_sequence_a_unified_cache_shares():
     streams = MemoryConfig(n_cells=16, n_seq_max=4, unified=False)
     batch = batch_of(rows, 4, capacity=64)
     before = cells_of(streams, [])
-    _, after, _, status = prepare(before, batch, split_equal(batch, 64, sequential=True), streams, max_rows=64)
+    _, after, _, status = prepare(
+        before, batch, split_equal(batch, 64, sequential=True), streams, max_rows=64
+    )
     assert (status.code, status.where, status.found, status.needed) == (Reason.NO_SLOT, 0, 16, 17)
     assert_same(after, before)
     unified = MemoryConfig(n_cells=64, n_seq_max=4)
     batch = batch_of([(p, 0) for p in range(60)], 4, capacity=64)
-    _, after, n_kv, status = prepare(cells_of(unified, []), batch, split_simple(batch, 64), unified, max_rows=64)
+    _, after, n_kv, status = prepare(
+        cells_of(unified, []), batch, split_simple(batch, 64), unified, max_rows=64
+    )
     assert status.code == Reason.OK and n_kv == 60 and ops.used(after).tolist() == [60]
 
 
@@ -70,7 +78,12 @@ def test_a_full_cache_changes_nothing(n_ubatch):
     plan = split_simple(batch, n_ubatch)
     slot, after, n_kv, status = prepare(before, batch, plan, config, max_rows=16)
     where, found = (1, 0) if n_ubatch == 1 else (0, 1)
-    assert (status.code, status.where, status.found, status.needed) == (Reason.NO_SLOT, where, found, n_ubatch)
+    assert (status.code, status.where, status.found, status.needed) == (
+        Reason.NO_SLOT,
+        where,
+        found,
+        n_ubatch,
+    )
     assert "4 cells" in sentence(status) or n_ubatch < 4
     assert_same(after, before)
     assert (slot == 16).all() and n_kv == 0
@@ -125,7 +138,10 @@ def test_one_program_for_any_number_of_ubatches_and_any_window():
 
 def test_prepare_maps_over_batches():
     config = MemoryConfig(n_cells=12, n_seq_max=2, unified=False)
-    batches = [batch_of([(p, s) for s, n in enumerate(lens) for p in range(n)], 2) for lens in [(3, 5), (9, 1), (2, 13)]]
+    batches = [
+        batch_of([(p, s) for s, n in enumerate(lens) for p in range(n)], 2)
+        for lens in [(3, 5), (9, 1), (2, 13)]
+    ]
     cells, stacked = cells_of(config, []), jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
     def one(batch):

@@ -27,8 +27,12 @@ CONFIGS = {
 
 seqs, bounds = st.integers(0, S - 1), st.integers(-1, 9)
 operations = st.one_of(
-    st.tuples(st.just("decode"), st.lists(st.sets(seqs, min_size=1), min_size=1, max_size=9), st.integers(1, 5)),
-    st.tuples(st.just("decode"), st.lists(st.sets(seqs, min_size=1, max_size=1), min_size=1), st.integers(1, 5)),
+    st.tuples(
+        st.just("decode"), st.lists(st.sets(seqs, min_size=1), min_size=1, max_size=9), st.integers(1, 5)
+    ),
+    st.tuples(
+        st.just("decode"), st.lists(st.sets(seqs, min_size=1, max_size=1), min_size=1), st.integers(1, 5)
+    ),
     st.tuples(st.just("rm"), st.integers(-1, S - 1), bounds, bounds),
     st.tuples(st.just("cp"), seqs, seqs, bounds, bounds),
     st.tuples(st.just("cp"), seqs, seqs, st.just(-1), st.just(-1)),

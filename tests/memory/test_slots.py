@@ -68,7 +68,10 @@ def test_find_slot_is_the_walk(config, data, heads, n, n_sets):
 
 def test_the_drawn_example():
     config = MemoryConfig(n_cells=6, n_seq_max=2)
-    batch, cells = batch_of([(2, 0), (0, 1), (3, 0), (1, 1)], 2, 5), cells_of(config, [{0: (0, 0), 1: (1, 0)}], [2])
+    batch, cells = (
+        batch_of([(2, 0), (0, 1), (3, 0), (1, 1)], 2, 5),
+        cells_of(config, [{0: (0, 0), 1: (1, 0)}], [2]),
+    )
     cut = split_simple(batch, 2)
     for k, index in enumerate([[2, 3], [4, 5]]):
         rows = ubatch_rows(batch, cut, k, config, max_rows=2)
@@ -153,9 +156,11 @@ def test_a_slot_that_is_none_changes_nothing():
 
 def test_image_positions_go_into_the_cells():
     config = MemoryConfig(n_cells=4, n_pos=4)
-    batch = batch_of([((5, 6, 7, 0), 0), ((5, 6, 8, 0), 0)], 1, capacity=4, n_pos=4)
+    batch = batch_of([(5, 0), (5, 0)], 1, capacity=4, n_pos=4)
     # rows with an id repeat their first position; image rows keep theirs
-    batch = dataclasses.replace(batch, pos=np.asarray([[5, 5, 0, 0], [6, 6, 0, 0], [7, 8, 0, 0], [0] * 4], np.int32))
+    batch = dataclasses.replace(
+        batch, pos=np.asarray([[5, 5, 0, 0], [6, 6, 0, 0], [7, 8, 0, 0], [0] * 4], np.int32)
+    )
     cells = apply_slot(
         cells_of(config, []), batch, split_simple(batch, 4), np.asarray([1, 3, 4, 4], np.int32), 0, config
     )
