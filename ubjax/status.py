@@ -37,6 +37,7 @@ class Reason(enum.IntEnum):
     SPLIT_FAILED = 16
     NO_SLOT = 17
     LOST = 18
+    STEP_FAILED = 19
 
 
 SENTENCE = {
@@ -66,9 +67,10 @@ SENTENCE = {
     "this way (token {where} was left over)",
     Reason.NO_SLOT: "ubatch {where} needs {needed} cells of one stream, {found} are free: no slot",
     Reason.LOST: "the step failed after it had taken over the K/V buffers: the cache was cleared",
+    Reason.STEP_FAILED: "the step of a ubatch failed: its sequences were cut back to where they were before it",
 }
 
-RESULT = {Reason.OK: 0, Reason.SPLIT_FAILED: -2, Reason.NO_SLOT: 1, Reason.LOST: -3}
+RESULT = {Reason.OK: 0, Reason.SPLIT_FAILED: -2, Reason.NO_SLOT: 1, Reason.LOST: -3, Reason.STEP_FAILED: 2}
 INVALID_BATCH = -1
 
 

@@ -1,1 +1,46 @@
-"""Replays golden answers through the library on the present device."""
+"""Replays golden answers of llama.cpp through the library on the present device."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from ubjax.verify.e2e import replay_e2e
+from ubjax.verify.kv import replay_kv
+from ubjax.verify.report import Report
+from ubjax.verify.split import replay_split
+
+__all__ = ["Report", "replay_e2e", "replay_file", "replay_kv", "replay_split"]
+
+
+def replay_file(path: Path, model: str = "smollm2") -> Report:
+    """Replay one golden file (.json or .jsonl, gzipped or not); what it holds is seen from its keys.
+
+    Raises ValueError when the file can't be read or is no golden file.
+    """
+    name = path.name
+    data = _read(path)
+    first = data if isinstance(data, dict) else data[0] if data else {}
+    if "scenarios" in first:
+        return replay_e2e(data, name, model)
+    if "splits" in first or "tokens" in first:
+        return replay_split(data, name)
+    if "ops" in first:
+        return replay_kv(data, name)
+    raise ValueError(
+        f"{path} holds no golden answers: keys scenarios, splits or ops are needed, found {sorted(first)}"
+    )
+
+
+def _read(path: Path) -> Any:
+    """The parsed file: one object, or a list of the objects of its lines."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+        if path.name.removesuffix(".gz").endswith(".jsonl"):
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return json.loads(text)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror or error}") from error
+    except (EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no golden file: {error}") from error

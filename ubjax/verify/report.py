@@ -7,12 +7,19 @@ from typing import Any
 
 @dataclasses.dataclass
 class Report:
-    """Counts of one replayed file. A row is one answer of the golden file (a split, a cache operation, a logits row)."""
+    """Counts of one replayed file.
+
+    A row is one answer of the golden file: a split, a cache operation, a row of logits.
+    `worst` is the largest absolute difference of a logit; `left_out` names what the library refuses to do
+    yet.
+    """
 
     name: str
     rows: int = 0
     different: int = 0
     first: dict[str, str] = dataclasses.field(default_factory=dict)
+    worst: float = 0.0
+    left_out: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -29,4 +36,8 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.rows} rows checked, {self.rows - self.different} equal, {self.different} different"
+        if self.worst:
+            head += f"; largest difference of a logit {self.worst:.1e}"
+        if self.left_out:
+            head += f"; left out: {', '.join(self.left_out)}"
         return "\n".join([head, *(f"  {line}" for line in self.first.values())])

@@ -1,0 +1,49 @@
+"""`ubjax verify [FILE ...]`: replay golden answers on the present device; exit status 0 only if all are equal."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ubjax.verify import replay_file
+
+GOLDEN = ("split.jsonl.gz", "split_large.jsonl.gz", "kv.jsonl.gz", "e2e_smollm2.json.gz")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser("verify", help="replay golden answers on this device", description=__doc__)
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="*",
+        type=Path,
+        help="golden files (default: those in tests/golden of the checkout)",
+    )
+    parser.add_argument("--model", default="smollm2", help="the model of end-to-end files (default smollm2)")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Replay each file and print its report."""
+    files = args.files or _default_files()
+    device = jax.devices()[0]
+    print(f"on {device.platform} ({device.device_kind}), jax {jax.__version__}")
+    reports = []
+    for path in files:
+        report = replay_file(path, model=args.model)
+        print(report, flush=True)
+        reports.append(report)
+    return 0 if all(report.equal for report in reports) else 1
+
+
+def _default_files() -> list[Path]:
+    folder = Path(__file__).parents[2] / "tests" / "golden"
+    files = [folder / name for name in GOLDEN]
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise ValueError(
+            f"there is no golden file {missing[0]}: name the files, or run from a checkout of the project"
+        )
+    return files

@@ -1,0 +1,234 @@
+"""Engine, the only stateful object: batches in, outputs in the caller's order out.
+
+A refused batch changes nothing.
+
+    batch -> plan_decode (validate, split, slots: all or nothing) -> per ubatch: stage -> step -> Outputs
+
+The control plane (cells, plans) lives on the CPU device, weights and K/V on the model's device; a staged
+ubatch is transferred explicitly. K/V grows before the first ubatch, to the bucket that holds every slot of
+the decode.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from ubjax.batch import Batch
+from ubjax.batch_builder import BatchBuilder
+from ubjax.buckets import Bucket, Buckets
+from ubjax.config import BatchConfig, EngineConfig
+from ubjax.control import Staged, plan_decode, stage
+from ubjax.generate import Generation, TextCodec, generate
+from ubjax.memory import ops
+from ubjax.memory.cells import Cells
+from ubjax.memory.init_batch import Prepared
+from ubjax.memory.kv import KV, grow
+from ubjax.models.decoder import Decoder
+from ubjax.outputs import Outputs
+from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
+from ubjax.step import Step
+from ubjax.usage import Usage
+
+
+class Engine:
+    """Decodes batches with a model and a K/V cache.
+
+    >>> from ubjax import Engine, EngineConfig
+    >>> from ubjax.loaders import load_model
+    >>> engine = Engine(*load_model("smollm2"), EngineConfig(n_ctx=512))
+    >>> engine.generate("The capital of France is", max_tokens=6).text
+    ' Paris.'
+    """
+
+    def __init__(
+        self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None
+    ):
+        config = EngineConfig() if config is None else config
+        self.tokenizer = tokenizer
+        self.memory = config.memory(model.config.n_ctx_train)
+        n_batch = min(config.n_batch, self.memory.n_cells * self.memory.n_streams)
+        self.n_ubatch = min(config.n_ubatch, n_batch)
+        self.batch_config = BatchConfig(
+            n_vocab=model.config.n_vocab,
+            n_batch=n_batch,
+            n_seq_max=config.n_seq_max,
+            n_embd=model.config.n_embd,
+            allow_mixed=True,
+        )
+        self.buckets = Buckets.default(
+            n_batch=n_batch,
+            n_ubatch=self.n_ubatch,
+            n_streams=self.memory.n_streams,
+            n_cells=self.memory.n_cells,
+            kv_pad=config.kv_pad,
+        )
+        self.usage = Usage()
+        self._step = Step(model, self.memory)
+        self._kv_dtype = config.kv_dtype
+        self._control = jax.devices("cpu")[0]
+        self._reset()
+
+    def _reset(self) -> None:
+        self._cells: Cells = jax.device_put(Cells.empty(self.memory), self._control)
+        self._kv: KV = self._step.new_kv(self.buckets.n_kv.sizes[0], self._kv_dtype)
+
+    # -- batches
+    # ------------------------------------------------------------------------------------------------------
+
+    def builder(self) -> BatchBuilder:
+        """A builder for this engine's batches, n_batch tokens at most."""
+        return BatchBuilder(self.batch_config)
+
+    def decode(self, batch: Batch) -> Outputs:
+        """Run a batch through the model, keep its keys and values, return the logits of its output tokens.
+
+        Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
+        has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
+        began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
+        """
+        batch = self._fitted(batch)
+        prepared = plan_decode(
+            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.memory, self.n_ubatch
+        )
+        plan, status, n_kv = jax.device_get((prepared.plan, prepared.status, prepared.n_kv_needed))
+        raise_if_error(status, self._no_slot_detail(status))
+        self._grow(int(n_kv))
+        ids = [plan.order[plan.offset[k] : plan.offset[k + 1]] for k in range(int(plan.n_ubatches))]
+        out_ids = [rows[batch.output[rows]] for rows in ids]
+        buffers = []
+        for k, rows in enumerate(ids):
+            bucket = self.buckets.ubatch(
+                n_tokens=len(rows),
+                n_seqs=int(plan.n_seqs[k]),
+                n_outputs=len(out_ids[k]),
+                equal_seqs=bool(plan.equal_seqs),
+            )
+            buffers.append(self._run(prepared, batch, k, bucket))
+            self._count(bucket, len(rows), len(out_ids[k]))
+        self.usage.decodes += 1
+        return Outputs(buffers, out_ids, int(batch.n_tokens))
+
+    def _fitted(self, batch: Batch) -> Batch:
+        """The batch on the host at a capacity of the ladder; sizes outside it are refused here."""
+        n, n_batch = int(batch.n_tokens), self.batch_config.n_batch
+        if n < 1:
+            raise refusal(Reason.EMPTY_BATCH, where=-1, found=n, needed=1)
+        if n > n_batch:
+            raise refusal(Reason.BATCH_TOO_LARGE, where=-1, found=n, needed=n_batch)
+        return jax.tree.map(np.asarray, batch).with_capacity(self.buckets.capacity.pick(n))
+
+    def _run(self, prepared: Prepared, batch: Batch, k: int, bucket: Bucket) -> jax.Array:
+        """Stage and step ubatch k; the cells advance only when the step is known to have run."""
+        staged = stage(self._cells, batch, prepared.plan, prepared.slot, np.int32(k), bucket, self.memory)
+        try:
+            logits, kv = self._step(self._kv, staged)
+            jax.block_until_ready(kv)
+        except Exception as error:
+            raise self._cut_back(staged) from error
+        self._cells, self._kv = staged.cells, kv
+        return logits
+
+    def _cut_back(self, staged: Staged) -> DecodeError:
+        """Undo a failed step: its ubatch never happened, earlier ones stay; a lost K/V buffer clears everything."""
+        if any(x.is_deleted() for x in jax.tree.leaves(self._kv)):
+            self._reset()
+            return refusal(Reason.LOST, where=-1, found=0, needed=0)
+        ubatch = jax.device_get(staged.ubatch)
+        for s in ubatch.seq_id_unq[: int(ubatch.n_seqs_unq)]:
+            rows = ubatch.valid & ((ubatch.seq[:, s // 32] >> np.uint32(s % 32)) & 1 != 0)
+            self._cells = ops.rm(self._cells, int(s), int(ubatch.pos[0, rows].min()), -1, self.memory)
+        return refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
+
+    def _grow(self, n_kv: int) -> None:
+        size = self.buckets.n_kv.pick(n_kv)
+        if size > self._kv.n_cells:
+            self._kv = grow(self._kv, size)
+
+    def _count(self, bucket: Bucket, n_tokens: int, n_outputs: int) -> None:
+        shape = f"{bucket.n_blocks}x{bucket.n_block_rows}|kv {self._kv.n_cells}|out {bucket.n_outputs}"
+        self.usage.buckets[shape] += 1
+        self.usage.tokens += n_tokens
+        self.usage.rows += bucket.n_rows
+        self.usage.outputs += n_outputs
+
+    def _no_slot_detail(self, status: Status) -> str:
+        if int(status.code) != Reason.NO_SLOT:
+            return ""
+        used = int(np.sum(np.asarray(self._cells.pos) >= 0))
+        return f"the cache holds {used} of {self._cells.pos.size} cells; nothing was changed"
+
+    # -- sequences
+    # ----------------------------------------------------------------------------------------------------
+    def batch(self, token: Sequence[int], **arrays: object) -> Batch:
+        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
+        arrays.setdefault("next_pos", self._ranges()[1] + 1)
+        return Batch.from_arrays(token, config=self.batch_config, **arrays)
+
+    def pos_min(self, seq_id: int) -> int:
+        """The first cached position of a sequence, -1 when it is absent."""
+        return int(self._ranges()[0][self._known(seq_id)])
+
+    def pos_max(self, seq_id: int) -> int:
+        """The last cached position of a sequence, -1 when it is absent."""
+        return int(self._ranges()[1][self._known(seq_id)])
+
+    def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
+        """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open."""
+        seq_id = seq_id if seq_id == -1 else self._known(seq_id)
+        self._cells = ops.rm(self._cells, seq_id, p0, p1, self.memory)
+
+    def cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
+        """Let `dst` share the cells of `src` with positions in [p0, p1). Refused between streams (for now)."""
+        src, dst = self._known(src), self._known(dst)
+        if not self.memory.unified and src != dst:
+            raise ValueError(
+                f"sequence {src} can't be copied to sequence {dst}: they have streams of their own "
+                "and K/V rows are not copied between streams yet; kv_unified=True is needed"
+            )
+        self._cells, _ = ops.cp(self._cells, src, dst, p0, p1, self.memory)
+
+    def keep(self, seq_id: int) -> None:
+        """Drop every other sequence (with streams: from this sequence's stream)."""
+        self._cells = ops.keep(self._cells, self._known(seq_id), self.memory)
+
+    def add(self, seq_id: int, p0: int, p1: int, delta: int) -> None:
+        """Shift the positions in [p0, p1) of a sequence. Refused (for now): cached keys would have to be rotated."""
+        raise ValueError(
+            f"positions of sequence {self._known(seq_id)} can't be moved by {delta}: cached keys are not "
+            "rotated to new positions yet; nothing was changed"
+        )
+
+    def div(self, seq_id: int, p0: int, p1: int, d: int) -> None:
+        """Divide the positions in [p0, p1) of a sequence. Refused (for now), as `add` is."""
+        raise ValueError(
+            f"positions of sequence {self._known(seq_id)} can't be divided by {d}: cached keys are not "
+            "rotated to new positions yet; nothing was changed"
+        )
+
+    def clear(self) -> None:
+        """Empty the cache; K/V goes back to the smallest bucket."""
+        self._reset()
+
+    def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
+        return jax.device_get(ops.seq_ranges(self._cells, self.memory))
+
+    def _known(self, seq_id: int) -> int:
+        if not 0 <= seq_id < self.memory.n_seq_max:
+            raise ValueError(
+                f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed"
+            )
+        return seq_id
+
+    # -- text
+    # ---------------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Generation:
+        """Continue a prompt greedily; see `ubjax.generate.generate`."""
+        return generate(self, prompt, max_tokens=max_tokens, on_text=on_text)
