@@ -26,6 +26,7 @@ import numpy as np
 from ubjax import Batch, BatchConfig, MemoryConfig, split_equal, split_seq, split_simple
 from ubjax.memory.cells import Cells
 from ubjax.memory.prepare import prepare
+from ubjax.pytree import pack, unpack
 from ubjax.validate import validate
 
 N_UBATCH = 512
@@ -89,8 +90,15 @@ def best(call: Callable[[], Any], repeat: int) -> float:
 
 @partial(jax.jit, static_argnames=("config", "name"))
 def validate_and_split(batch: Batch, cached: Any, n_ubatch: Any, config: BatchConfig, name: str) -> Any:
-    """Both as one program."""
-    return validate(batch, cached, cached, config), SPLITS[name](batch, n_ubatch)
+    """Both as one program, packed for the host."""
+    both = (validate(batch, cached, cached, config), SPLITS[name](batch, n_ubatch))
+    return both, pack(both)
+
+
+def to_host(result: Any) -> Any:
+    """Status and plan as host arrays."""
+    both, packed = result
+    return unpack(np.asarray(packed), both)
 
 
 def measure(seq_id: np.ndarray, strategy: str, repeat: int) -> dict[str, float]:
@@ -116,24 +124,32 @@ def measure(seq_id: np.ndarray, strategy: str, repeat: int) -> dict[str, float]:
         "build": best(build, repeat),
         "validate": best(lambda: validate(batch, cached, cached, config), repeat),
         "split": best(lambda: SPLITS[strategy](batch, n_ubatch), repeat),
-        "both": best(lambda: jax.device_get(both(batch, cached, n_ubatch)), repeat),
-        "clock": best(lambda: jax.device_get(both(build(), cached, n_ubatch)), repeat),
+        "both": best(lambda: both(batch, cached, n_ubatch), repeat),
+        "clock": best(lambda: to_host(both(build(), cached, n_ubatch)), repeat),
     }
     if strategy in ("simple", "equal, sequential"):
-        times["prepare"] = best(lambda: prepare(cells, batch, plan, memory, max_rows=N_UBATCH), max(repeat // 10, 3))
+        times["prepare"] = best(
+            lambda: prepare(cells, batch, plan, memory, max_rows=N_UBATCH), max(repeat // 10, 3)
+        )
     return {**times, "ubatches": int(plan.n_ubatches)}
 
 
 def main() -> None:
     """Measure every row and print the table and the JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeat", type=int, default=200)
     repeat = parser.parse_args().repeat
     numbers = np.random.default_rng(0).integers(0, 2**31 - 1, 65_536, dtype=np.int32)
     u = best(lambda: np.argsort(numbers, kind="stable"), 30)
     print(f"jax {jax.__version__}, numpy {np.__version__}, {platform.machine()}; u = {u:.0f} us\n")
     names = ("build", "validate", "split", "both", "clock", "prepare")
-    print(f"{'batch, T / S':38}{'strategy':19}{'ubatches':>9}" + "".join(f"{c:>10}" for c in names) + f"{'both/C++':>11}{'clock/C++':>11}")
+    print(
+        f"{'batch, T / S':38}{'strategy':19}{'ubatches':>9}"
+        + "".join(f"{c:>10}" for c in names)
+        + f"{'both/C++':>11}{'clock/C++':>11}"
+    )
     rows = []
     for name, seq_id in batches().items():
         for i, strategy in enumerate(SPLITS):
