@@ -1,0 +1,80 @@
+"""split_equal: rectangles, equally many rows of every sequence set in a ubatch.
+
+T  rows a batch can hold       N  groups of rows (see groups.py)       G  sets a ubatch can hold at most, 32 W
+
+One loop trip per ubatch over [G] vectors; no loop over rows unless sets overlap.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from ubjax.batch import Batch
+from ubjax.split.chain import ascending_chain
+from ubjax.split.coupled import disjoint_sets, order_is_kept
+from ubjax.split.groups import Groups, any_coupled, are_disjoint, by_first_seq, by_set
+from ubjax.split.limits import as_size
+from ubjax.split.plan import SplitPlan
+from ubjax.split.rectangles import Choose, cut_all, next_rows, place_rows
+from ubjax.typing import I32, Flag, Int32, Scalar
+
+
+def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequential: bool) -> SplitPlan:
+    """Cut a batch into rectangles of at most `n_ubatch` rows (semantics of llama.cpp's split_equal).
+
+    Each ubatch takes the sequence sets in the order of their first unused row, as many as fit, and as many rows of each as
+    the shortest has and the limit allows. `sequential` (static) wants the sets' ids consecutive, and refuses a batch with a row
+    in several sequences: its plan is empty, a failed split. `n_keep_tail` K > 0: a set ends a ubatch used up or with at least
+    K rows left. `n_ubatch` and `n_keep_tail` [rows] are data; ValueError when a host number is out of range (n_ubatch >= 1,
+    0 <= n_keep_tail < n_ubatch), an empty plan when an array is.
+
+        sequences 0 1 2 0 1 2 0 1 2, n_ubatch 9     order [0 3 6 1 4 7 2 5 8]   offset [0 9 9 ...]   n_seqs [3 0 ...]
+    """
+    limit = as_size("n_ubatch", n_ubatch, least=1)
+    tail = as_size("n_keep_tail", n_keep_tail, least=0)
+    if not isinstance(limit, jax.Array) and not isinstance(tail, jax.Array) and tail >= limit:
+        raise ValueError(f"n_keep_tail is {tail}, less than n_ubatch = {limit} is needed")
+    return _split_equal(batch, limit, tail, sequential=sequential)
+
+
+@functools.partial(jax.jit, static_argnames="sequential")
+def _split_equal(batch: Batch, n_ubatch: I32, n_keep_tail: I32, sequential: bool) -> SplitPlan:
+    groups = by_first_seq(batch)
+    possible = (n_ubatch >= 1) & (n_keep_tail >= 0) & (n_keep_tail < n_ubatch)
+
+    def disjoint(choose: Choose, allowed: Flag) -> SplitPlan:
+        return place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail, allowed), groups, jnp.array(True))
+
+    if sequential:
+        chain = functools.partial(ascending_chain, groups, n_ubatch)
+        return disjoint(chain, possible & ~any_coupled(batch))
+    return jax.lax.cond(
+        are_disjoint(batch, groups),
+        lambda: disjoint(functools.partial(_by_first_row, groups, n_ubatch), possible),
+        lambda: _split_coupled(batch, n_ubatch, n_keep_tail, possible),
+    )
+
+
+def _by_first_row(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]) -> tuple[jax.Array, jax.Array]:
+    """The groups with rows left, by first unused row: (groups [G], how many of them go into the ubatch)."""
+    n_groups = head.shape[0]
+    capacity = groups.rows.shape[0]
+    bits = (n_groups - 1).bit_length()
+    if (capacity + 1) << bits > 2**31:
+        raise ValueError(
+            f"a batch of {capacity} rows and {n_groups} sequences is too large for one sort key, "
+            f"at most {(2**31 >> bits) - 1} rows are possible"
+        )
+    row = next_rows(groups, head)
+    key = jax.lax.sort((row << bits) | jnp.arange(n_groups, dtype=jnp.int32))
+    n_live = jnp.sum(row < capacity, dtype=jnp.int32)
+    return key & ((1 << bits) - 1), jnp.minimum(n_live, n_ubatch)
+
+
+def _split_coupled(batch: Batch, n_ubatch: I32, n_keep_tail: I32, possible: Flag) -> SplitPlan:
+    groups = by_set(batch)
+    choose = functools.partial(disjoint_sets, groups, batch.seq, n_ubatch)
+    plan = place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail, possible), groups, jnp.array(True))
+    return dataclasses.replace(plan, keeps_order=order_is_kept(plan, batch.seq))

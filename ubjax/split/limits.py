@@ -1,0 +1,20 @@
+"""The sizes a split is given: checked where they are plain numbers, data otherwise."""
+
+import jax
+import numpy as np
+
+from ubjax.typing import I32, Array, Scalar
+
+_INT32_MAX = 2**31 - 1
+
+
+def as_size(name: str, value: Scalar, least: int) -> Array:
+    """`value` as an int32 scalar. A host number outside [least, 2^31) is a ValueError; a device array or a tracer
+    passes unread, so that one program serves every value: the splits make an empty plan of one that is too small.
+    """
+    if isinstance(value, jax.Array):
+        return value
+    number = int(value)
+    if not least <= number <= _INT32_MAX:
+        raise ValueError(f"{name} is {number}, a size in [{least}, {_INT32_MAX}] is needed")
+    return np.asarray(number, np.int32)
