@@ -1,17 +1,18 @@
 """Batch: the caller's flat list of tokens as a pytree of fixed capacity.
 
     >>> from ubjax import Batch, BatchConfig
-    >>> batch = Batch.from_arrays([7, 8, 9], seq_id=[0, 1, 0], config=BatchConfig(n_vocab=10, n_batch=4, n_seq_max=2), capacity=4)
+    >>> batch = Batch.from_arrays([7, 8, 9], seq_id=[0, 1, 0], config=BatchConfig(n_vocab=10, n_batch=4,
+    n_seq_max=2), capacity=4)
     >>> batch.pos  # counted per sequence; the last row is padding
     array([[0, 0, 1, 0]], dtype=int32)
     >>> batch.order  # rows by sequence
     array([0, 2, 1, 3], dtype=int32)
 
-Padding contract, rows >= n_tokens: token 0, type 0, pos 0, seq words 0, output False, embd and state 0. `order` lists
-the rows sorted by first sequence id (stable); padding rows come last, in row order.
+Padding contract, rows >= n_tokens: token 0, type 0, pos 0, seq words 0, output False, embd and state 0.
+`order` lists the rows sorted by first sequence id (stable); padding rows come last, in row order.
 
-A row's `type` is a set of bits: ROW_ID | ROW_EMBD | ROW_STATE; 0 in padding (and, refused by `validate`, in a row with neither
-id nor embedding).
+A row's `type` is a set of bits: ROW_ID | ROW_EMBD | ROW_STATE; 0 in padding (and, refused by `validate`, in a
+row with neither id nor embedding).
 """
 
 import dataclasses
@@ -61,14 +62,15 @@ class Batch:
     ) -> "Batch":
         """The old flat form (llama_batch): parallel arrays of n rows, all but the content optional.
 
-        token: [n] ids. embd: [n, E] rows. With both, every row has both, unless `row_type` [n] says otherwise (bits
-        ROW_ID, ROW_EMBD). state: [n, Es] hidden-state rows. pos: [n], or [P, n] where P > 1; default: each sequence (by its
-        first id) continues at next_pos[seq], 0 without `next_pos` [S]. One position of a row with an id is spread over
-        the first three sections, 0 in the fourth. seq_id: [n] ids, or n iterables of ids; default: sequence 0. output: [n] flags;
-        default: the last row only. capacity: T, default n.
+        token: [n] ids. embd: [n, E] rows. With both, every row has both, unless `row_type` [n] says otherwise
+        (bits ROW_ID, ROW_EMBD). state: [n, Es] hidden-state rows. pos: [n], or [P, n] where P > 1; default:
+        each sequence (by its first id) continues at next_pos[seq], 0 without `next_pos` [S]. One position of
+        a row with an id is spread over the first three sections, 0 in the fourth. seq_id: [n] ids, or n
+        iterables of ids; default: sequence 0. output: [n] flags; default: the last row only. capacity: T,
+        default n.
 
-        Raises InvalidBatchError (a ValueError) for what cannot be written down: wrong lengths or dtypes, sequences outside
-        [0, S), more rows than T. Values are checked by `validate`.
+        Raises InvalidBatchError (a ValueError) for what cannot be written down: wrong lengths or dtypes,
+        sequences outside [0, S), more rows than T. Values are checked by `validate`.
         """
         flat = _content(token, embd, state, row_type, config)
         n = len(flat.type)
@@ -104,7 +106,9 @@ class Batch:
         """The same tokens in `capacity` >= n_tokens rows (host arrays; the shape of a program is chosen this way)."""
         n = int(self.n_tokens)
         if capacity < n:
-            raise ValueError(f"the batch holds {n} tokens, a capacity of {capacity} is too small: {n} is needed")
+            raise ValueError(
+                f"the batch holds {n} tokens, a capacity of {capacity} is too small: {n} is needed"
+            )
         if capacity == self.capacity:
             return self
         rows = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}

@@ -36,8 +36,8 @@ class _Token:
 class BatchBuilder:
     """Adds tokens one by one; `build` gives the Batch. A refused call changes nothing.
 
-    `widths` are the embedding widths that the model takes (decoder, encoder); the first embedding fixes the batch's.
-    Every refusal is a ValueError.
+    `widths` are the embedding widths that the model takes (decoder, encoder); the first embedding fixes the
+    batch's. Every refusal is a ValueError.
     """
 
     def __init__(self, config: BatchConfig, capacity: int | None = None, widths: Sequence[int] = ()):
@@ -140,7 +140,8 @@ class BatchBuilder:
     def build(self, capacity: int | None = None, next_pos: Any = None) -> Batch:
         """The Batch of the tokens so far, at `capacity` rows (default: the builder's own).
 
-        Either every token was given a position or none (then each sequence continues at next_pos, see `Batch.from_arrays`).
+        Either every token was given a position or none (then each sequence continues at next_pos, see
+        `Batch.from_arrays`).
         """
         tokens = self._tokens
         if not tokens:

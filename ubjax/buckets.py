@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import itertools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,9 +12,11 @@ class BucketLadder:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in zip(self.sizes, self.sizes[1:], strict=False))
+        ascending = all(a < b for a, b in itertools.pairwise(self.sizes))
         if not self.sizes or self.sizes[0] < 1 or not ascending:
-            raise ValueError(f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending, is needed")
+            raise ValueError(
+                f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending, is needed"
+            )
 
     @classmethod
     def geometric(cls, top: int, bottom: int = 1, factor: int = 2) -> "BucketLadder":
@@ -34,7 +37,9 @@ class BucketLadder:
     def pick(self, n: int) -> int:
         """The smallest size >= n, for n in [0, top]."""
         if not 0 <= n <= self.top:
-            raise ValueError(f"{n} does not fit any bucket of {self.sizes}: a size in [0, {self.top}] is needed")
+            raise ValueError(
+                f"{n} does not fit any bucket of {self.sizes}: a size in [0, {self.top}] is needed"
+            )
         return self.sizes[bisect.bisect_left(self.sizes, n)]
 
 

@@ -25,8 +25,8 @@ def _at_least(low: int, **sizes: int) -> None:
 class BatchConfig:
     """What a batch may hold: limits of the model and of the context (sizes in tokens).
 
-    `n_pos` is P, the positions of an embedding row; `n_embd` the width of embedding rows, `n_embd_state` that of hidden-state
-    rows (0: none are taken); `allow_mixed` lets id rows and embedding rows share a batch.
+    `n_pos` is P, the positions of an embedding row; `n_embd` the width of embedding rows, `n_embd_state` that
+    of hidden-state rows (0: none are taken); `allow_mixed` lets id rows and embedding rows share a batch.
     """
 
     n_vocab: int
@@ -46,49 +46,7 @@ class BatchConfig:
             raise ValueError(f"n_pos is {self.n_pos}, 1 (text), 3 or 4 (M-RoPE) is needed")
 
     @property
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """Sizes of an engine, with llama.cpp's names and rounding (all in tokens or cells).
-
-    n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx / n_seq_max, rounded
-    up again. None: the context that the model was trained with. n_batch: tokens of one decode, cut to n_ctx. n_ubatch: rows of
-    one ubatch, cut to n_batch. kv_unified: one stream of cells for all sequences, else one per sequence. kv_dtype: "float32",
-    "bfloat16" or "float16".
-    """
-
-    n_ctx: int | None = None
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_seq_max: int = 1
-    kv_unified: bool = False
-    kv_dtype: str = "float32"
-    kv_pad: int = 256
-
-    def __post_init__(self) -> None:
-        _at_least(1, n_batch=self.n_batch, n_ubatch=self.n_ubatch, n_seq_max=self.n_seq_max, kv_pad=self.kv_pad)
-        _at_least(1, n_ctx=1 if self.n_ctx is None else self.n_ctx)
-        if self.n_seq_max > MAX_SEQ:
-            raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
-        if self.kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype is {self.kv_dtype!r}, one of {', '.join(KV_DTYPES)} is needed")
-
-    def memory(self, n_ctx_train: int, n_pos: int = 1) -> MemoryConfig:
-        """The cells of the cache for a model with this training context."""
-        n_cells = round_up(self.n_ctx or n_ctx_train, self.kv_pad)
-        if not self.kv_unified:
-            n_cells = round_up(n_cells // self.n_seq_max, self.kv_pad)
-        return MemoryConfig(n_cells=n_cells, n_seq_max=self.n_seq_max, unified=self.kv_unified, n_pos=n_pos)
-
-
-KV_DTYPES = ("float32", "bfloat16", "float16")
-
-
-def round_up(n: int, multiple: int) -> int:
-    """The smallest multiple that is >= n."""
-    return -(-n // multiple) * multiple
-
-
-def n_words(self) -> int:
+    def n_words(self) -> int:
         """W: 32-bit words of a sequence set."""
         return n_words(self.n_seq_max)
 
@@ -119,49 +77,7 @@ class MemoryConfig:
         return 1 if self.unified else self.n_seq_max
 
     @property
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """Sizes of an engine, with llama.cpp's names and rounding (all in tokens or cells).
-
-    n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx / n_seq_max, rounded
-    up again. None: the context that the model was trained with. n_batch: tokens of one decode, cut to n_ctx. n_ubatch: rows of
-    one ubatch, cut to n_batch. kv_unified: one stream of cells for all sequences, else one per sequence. kv_dtype: "float32",
-    "bfloat16" or "float16".
-    """
-
-    n_ctx: int | None = None
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_seq_max: int = 1
-    kv_unified: bool = False
-    kv_dtype: str = "float32"
-    kv_pad: int = 256
-
-    def __post_init__(self) -> None:
-        _at_least(1, n_batch=self.n_batch, n_ubatch=self.n_ubatch, n_seq_max=self.n_seq_max, kv_pad=self.kv_pad)
-        _at_least(1, n_ctx=1 if self.n_ctx is None else self.n_ctx)
-        if self.n_seq_max > MAX_SEQ:
-            raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
-        if self.kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype is {self.kv_dtype!r}, one of {', '.join(KV_DTYPES)} is needed")
-
-    def memory(self, n_ctx_train: int, n_pos: int = 1) -> MemoryConfig:
-        """The cells of the cache for a model with this training context."""
-        n_cells = round_up(self.n_ctx or n_ctx_train, self.kv_pad)
-        if not self.kv_unified:
-            n_cells = round_up(n_cells // self.n_seq_max, self.kv_pad)
-        return MemoryConfig(n_cells=n_cells, n_seq_max=self.n_seq_max, unified=self.kv_unified, n_pos=n_pos)
-
-
-KV_DTYPES = ("float32", "bfloat16", "float16")
-
-
-def round_up(n: int, multiple: int) -> int:
-    """The smallest multiple that is >= n."""
-    return -(-n // multiple) * multiple
-
-
-def n_words(self) -> int:
+    def n_words(self) -> int:
         """W: 32-bit words of a sequence set."""
         return n_words(self.n_seq_max)
 
@@ -170,10 +86,10 @@ def n_words(self) -> int:
 class EngineConfig:
     """Sizes of an engine, with llama.cpp's names and rounding (all in tokens or cells).
 
-    n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx / n_seq_max, rounded
-    up again. None: the context that the model was trained with. n_batch: tokens of one decode, cut to n_ctx. n_ubatch: rows of
-    one ubatch, cut to n_batch. kv_unified: one stream of cells for all sequences, else one per sequence. kv_dtype: "float32",
-    "bfloat16" or "float16".
+    n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx /
+    n_seq_max, rounded up again. None: the context that the model was trained with. n_batch: tokens of one
+    decode, cut to n_ctx. n_ubatch: rows of one ubatch, cut to n_batch. kv_unified: one stream of cells for
+    all sequences, else one per sequence. kv_dtype: "float32", "bfloat16" or "float16".
     """
 
     n_ctx: int | None = None
@@ -185,7 +101,9 @@ class EngineConfig:
     kv_pad: int = 256
 
     def __post_init__(self) -> None:
-        _at_least(1, n_batch=self.n_batch, n_ubatch=self.n_ubatch, n_seq_max=self.n_seq_max, kv_pad=self.kv_pad)
+        _at_least(
+            1, n_batch=self.n_batch, n_ubatch=self.n_ubatch, n_seq_max=self.n_seq_max, kv_pad=self.kv_pad
+        )
         _at_least(1, n_ctx=1 if self.n_ctx is None else self.n_ctx)
         if self.n_seq_max > MAX_SEQ:
             raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")

@@ -1,6 +1,9 @@
-"""The control plane of a decode as two jitted programs: plan a batch, stage a ubatch. Integers and cells only.
+"""The control plane of a decode as two jitted programs: plan a batch, stage a ubatch.
 
-Both run on the device of the cells (the engine keeps them on the CPU beside an accelerator) or inside a larger program.
+Integers and cells only, no weights and no K/V.
+
+Both run on the device of the cells (the engine keeps them on the CPU beside an accelerator) or inside a
+larger program.
 """
 
 from functools import partial
@@ -27,8 +30,9 @@ from ubjax.validate import validate
 def plan_decode(
     batch: Batch, cells: Cells, n_ubatch: I32, config: BatchConfig, memory: MemoryConfig, max_rows: int
 ) -> Prepared:
-    """Validate a batch, split it and find its slots. The first error is the status; then the cells are the given ones.
+    """Validate a batch, split it and find its slots.
 
+    The first error is the status; the cells are then the given ones.
     max_rows: static bound on the rows of a ubatch, n_ubatch <= max_rows.
     """
     pos_min, pos_max = seq_ranges(cells, memory)
@@ -56,12 +60,18 @@ class Staged:
 
 @partial(jax.jit, static_argnames=("bucket", "memory"))
 def stage(
-    cells: Cells, batch: Batch, plan: SplitPlan, slot: Int32[Array, " T"], k: I32, bucket: Bucket, memory: MemoryConfig
+    cells: Cells,
+    batch: Batch,
+    plan: SplitPlan,
+    slot: Int32[Array, " T"],
+    k: I32,
+    bucket: Bucket,
+    memory: MemoryConfig,
 ) -> Staged:
     """Advance the cells by ubatch k and gather its rows into a bucket.
 
-    With streams, block b of the ubatch stands for stream first_stream + b, so that a step reads consecutive streams; a ubatch
-    near the last stream starts at a later block.
+    With streams, block b of the ubatch stands for stream first_stream + b, so that a step reads consecutive
+    streams; a ubatch near the last stream starts at a later block.
     """
     cells = apply_slot(cells, batch, plan, slot, k, memory)
     row = jnp.asarray(plan.order)[jnp.asarray(plan.offset)[k]]

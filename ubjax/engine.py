@@ -1,9 +1,12 @@
-"""Engine: the only stateful object. A batch goes in, outputs in the caller's order come out; a refused batch changes nothing.
+"""Engine, the only stateful object: batches in, outputs in the caller's order out.
+
+A refused batch changes nothing.
 
     batch -> plan_decode (validate, split, slots: all or nothing) -> per ubatch: stage -> step -> Outputs
 
-The control plane (cells, plans) lives on the CPU device, weights and K/V on the model's device; a staged ubatch is
-transferred explicitly. K/V grows before the first ubatch, to the bucket that holds every slot of the decode.
+The control plane (cells, plans) lives on the CPU device, weights and K/V on the model's device; a staged
+ubatch is transferred explicitly. K/V grows before the first ubatch, to the bucket that holds every slot of
+the decode.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +26,7 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import KV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
-from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal, sentence
+from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
 
@@ -38,7 +41,9 @@ class Engine:
     ' Paris.'
     """
 
-    def __init__(self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None):
+    def __init__(
+        self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None
+    ):
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
         self.memory = config.memory(model.config.n_ctx_train)
@@ -68,18 +73,19 @@ class Engine:
         self._cells: Cells = jax.device_put(Cells.empty(self.memory), self._control)
         self._kv: KV = self._step.new_kv(self.buckets.n_kv.sizes[0], self._kv_dtype)
 
-    # -- batches ------------------------------------------------------------------------------------------------------
+    # -- batches
+    # ------------------------------------------------------------------------------------------------------
 
     def builder(self) -> BatchBuilder:
         """A builder for this engine's batches, n_batch tokens at most."""
         return BatchBuilder(self.batch_config)
 
     def decode(self, batch: Batch) -> Outputs:
-        """Run a batch through the model and keep its keys and values; returns the logits of its output tokens.
+        """Run a batch through the model, keep its keys and values, return the logits of its output tokens.
 
-        Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing has changed. When a step
-        itself fails, the sequences of its ubatch are cut back to where that ubatch began and the error says so (result
-        -3 and an empty cache if the K/V buffers were lost with it).
+        Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
+        has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
+        began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
         batch = self._fitted(batch)
         prepared = plan_decode(
@@ -152,9 +158,10 @@ class Engine:
         used = int(np.sum(np.asarray(self._cells.pos) >= 0))
         return f"the cache holds {used} of {self._cells.pos.size} cells; nothing was changed"
 
-    # -- sequences ----------------------------------------------------------------------------------------------------
+    # -- sequences
+    # ----------------------------------------------------------------------------------------------------
     def batch(self, token: Sequence[int], **arrays: object) -> Batch:
-        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences continue after what the cache holds."""
+        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
         arrays.setdefault("next_pos", self._ranges()[1] + 1)
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
 
@@ -176,10 +183,10 @@ class Engine:
         src, dst = self._known(src), self._known(dst)
         if not self.memory.unified and src != dst:
             raise ValueError(
-                f"sequence {src} can't be copied to sequence {dst}: they live in different streams and K/V rows are not copied "
-                "between streams yet; kv_unified=True is needed"
+                f"sequence {src} can't be copied to sequence {dst}: they have streams of their own "
+                "and K/V rows are not copied between streams yet; kv_unified=True is needed"
             )
-        self._cells = ops.cp(self._cells, src, dst, p0, p1, self.memory)
+        self._cells, _ = ops.cp(self._cells, src, dst, p0, p1, self.memory)
 
     def keep(self, seq_id: int) -> None:
         """Drop every other sequence (with streams: from this sequence's stream)."""
@@ -188,15 +195,15 @@ class Engine:
     def add(self, seq_id: int, p0: int, p1: int, delta: int) -> None:
         """Shift the positions in [p0, p1) of a sequence. Refused (for now): cached keys would have to be rotated."""
         raise ValueError(
-            f"positions of sequence {self._known(seq_id)} can't be moved by {delta}: cached keys are not rotated to new positions "
-            "yet; nothing was changed"
+            f"positions of sequence {self._known(seq_id)} can't be moved by {delta}: cached keys are not "
+            "rotated to new positions yet; nothing was changed"
         )
 
     def div(self, seq_id: int, p0: int, p1: int, d: int) -> None:
         """Divide the positions in [p0, p1) of a sequence. Refused (for now), as `add` is."""
         raise ValueError(
-            f"positions of sequence {self._known(seq_id)} can't be divided by {d}: cached keys are not rotated to new positions "
-            "yet; nothing was changed"
+            f"positions of sequence {self._known(seq_id)} can't be divided by {d}: cached keys are not "
+            "rotated to new positions yet; nothing was changed"
         )
 
     def clear(self) -> None:
@@ -208,13 +215,20 @@ class Engine:
 
     def _known(self, seq_id: int) -> int:
         if not 0 <= seq_id < self.memory.n_seq_max:
-            raise ValueError(f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed")
+            raise ValueError(
+                f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed"
+            )
         return seq_id
 
-    # -- text ---------------------------------------------------------------------------------------------------------
+    # -- text
+    # ---------------------------------------------------------------------------------------------------------
 
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int = 128, on_text: Callable[[str], None] | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        on_text: Callable[[str], None] | None = None,
     ) -> Generation:
         """Continue a prompt greedily; see `ubjax.generate.generate`."""
         return generate(self, prompt, max_tokens=max_tokens, on_text=on_text)

@@ -18,11 +18,11 @@ from ubjax.usage import Usage
 class TextStream(Protocol):
     """Turns token ids into text as whole characters become known."""
 
-    def feed(self, token: int) -> str:
-        """The text that this token completes."""
+    def feed(self, ids: Sequence[int], /) -> str:
+        """The text that these tokens complete."""
         ...
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """What is left at the end."""
         ...
 
@@ -71,7 +71,10 @@ class Decodes(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation:
-    """A continuation and what it cost. finish_reason: "stop" (an end-of-generation token), "length" or "context" (cache full)."""
+    """A continuation and what it cost.
+
+    finish_reason: "stop" (an end-of-generation token), "length" or "context" (the cache is full).
+    """
 
     text: str
     tokens: list[int]
@@ -99,10 +102,11 @@ def generate(
     max_tokens: int = 128,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
-    """Continue `prompt` (text, or token ids) greedily in sequence 0, which must be empty and is empty again afterwards.
+    """Continue `prompt` (text, or token ids) greedily.
 
-    on_text is called with every piece of text as soon as its characters are whole. Raises ValueError, before any work, for an empty
-    prompt, one that does not fit the context, max_tokens < 1, text without a tokenizer, or an occupied sequence.
+    Sequence 0 is used: it must be empty and is empty again afterwards. on_text is called with every piece of text as soon as its characters are whole. Raises ValueError, before
+    any work, for an empty prompt, one that does not fit the context, max_tokens < 1, text without a
+    tokenizer, or an occupied sequence.
     """
     ids = _prompt_ids(engine, prompt, max_tokens)
     stream = engine.tokenizer.stream() if engine.tokenizer else None
@@ -125,13 +129,13 @@ def generate(
                 break
             tokens.append(token)
             if stream:
-                emit(stream.feed(token))
+                emit(stream.feed([token]))
             if len(tokens) == max_tokens:
                 break
         else:
             reason = "context"
         if stream:
-            emit(stream.finish())
+            emit(stream.flush())
     finally:
         engine.rm(0)
     return Generation(
@@ -150,13 +154,17 @@ def _prompt_ids(engine: Decodes, prompt: str | Sequence[int], max_tokens: int) -
         raise ValueError(f"max_tokens is {max_tokens}, at least 1 is needed")
     if isinstance(prompt, str):
         if engine.tokenizer is None:
-            raise ValueError("the engine has no tokenizer: token ids are needed as the prompt, text was found")
+            raise ValueError(
+                "the engine has no tokenizer: token ids are needed as the prompt, text was found"
+            )
         prompt = engine.tokenizer.encode(prompt)
     ids = [int(t) for t in prompt]
     if not ids:
         raise ValueError("the prompt has 0 tokens, at least 1 is needed")
     if len(ids) > engine.memory.n_cells:
-        raise ValueError(f"the prompt has {len(ids)} tokens, the context holds {engine.memory.n_cells} of one sequence")
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, the context holds {engine.memory.n_cells} of one sequence"
+        )
     if engine.pos_max(0) >= 0:
         raise ValueError(f"sequence 0 holds positions up to {engine.pos_max(0)}: generate needs it empty")
     return ids

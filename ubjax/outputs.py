@@ -4,7 +4,8 @@
     buffers        [row of 3], [row of 1]          out_ids [3, 1]
     logits(1) is buffers[1][0], logits(3) and logits(-1) are buffers[0][0]
 
-Reading a row is an index into the buffer that the step left on the device: nothing is permuted or copied as a whole.
+Reading a row is an index into the buffer that the step left on the device: nothing is permuted or copied as a
+whole.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """The one dataclass decorator of the house: frozen, keyword-only, registered with key paths.
 
 Fields are array leaves (or further pytrees) unless declared with `static()`, which makes them part of
-the tree structure: they select a program and must be hashable. Unflattening skips `__init__`, so that jax may put
-anything (tracers, shape structs, sentinels) into the leaves without a type check striking.
+the tree structure: they select a program and must be hashable. Unflattening skips `__init__`, so that jax may
+put anything (tracers, shape structs, sentinels) into the leaves without a type check striking.
 """
 
 import dataclasses

@@ -27,7 +27,8 @@ class Usage:
     def since(self, before: "Usage") -> "Usage":
         """The counters added after `before` was copied."""
         numbers = {
-            name: getattr(self, name) - getattr(before, name) for name in ("decodes", "tokens", "outputs", "rows")
+            name: getattr(self, name) - getattr(before, name)
+            for name in ("decodes", "tokens", "outputs", "rows")
         }
         return Usage(**numbers, buckets=self.buckets - before.buckets)
 

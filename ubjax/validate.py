@@ -1,10 +1,10 @@
-"""Whether a batch may be decoded now: static checks before tracing, value checks as one jitted program -> Status.
+"""Whether a batch may be decoded now: static checks before tracing, value checks as one jitted program.
 
-The rules are those of llama.cpp's batch allocator. Every check names, per row, the two numbers of its sentence; the reason
-that comes first in `Reason` wins, within a reason the first row.
+The rules are those of llama.cpp's batch allocator. Every check names, per row, the two numbers of its
+sentence; the reason that comes first in `Reason` wins, within a reason the first row.
 
-One rule of the original has no check of its own: the intersection of the sequence sets of all tokens of a sequence s can't
-become empty, since each of these sets holds s.
+One rule of the original has no check of its own: the intersection of the sequence sets of all tokens of a
+sequence s can't become empty, since each of these sets holds s.
 """
 
 from functools import partial
@@ -163,9 +163,9 @@ def validate(
 ) -> Status:
     """Check a batch against its configuration and against the positions that the cache holds.
 
-    pos_min, pos_max: [S] first and last cached position of each sequence, -1 when absent. Returns a Status: OK, or the reason
-    with the token or sequence, what was found and what is needed. Raises ValueError (before tracing) when the arrays
-    do not have the configuration's shapes.
+    pos_min, pos_max: [S] first and last cached position of each sequence, -1 when absent. Returns a Status:
+    OK, or the reason with the token or sequence, what was found and what is needed. Raises ValueError (before
+    tracing) when the arrays do not have the configuration's shapes.
     """
     check_shapes(batch, pos_min, pos_max, config)
     pos_min, pos_max = jnp.asarray(pos_min), jnp.asarray(pos_max)

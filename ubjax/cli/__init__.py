@@ -9,7 +9,9 @@ from ubjax.cli import run, split, verify
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status (0 fine, 1 a comparison failed, 2 bad input)."""
-    parser = argparse.ArgumentParser(prog="ubjax", description="Ragged language-model traffic in fixed shapes.")
+    parser = argparse.ArgumentParser(
+        prog="ubjax", description="Ragged language-model traffic in fixed shapes."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for command in (run, split, verify):
         command.add_parser(commands)

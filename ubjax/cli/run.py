@@ -13,14 +13,22 @@ from ubjax.loaders import load_model
 def add_parser(commands: Any) -> None:
     """Add the command and its options."""
     parser = commands.add_parser("run", help="continue a prompt with a model", description=__doc__)
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or the name of an installed model package: smollm2")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a GGUF file, or the name of an installed model package: smollm2"
+    )
     parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
-    parser.add_argument("-n", "--max-tokens", type=int, default=64, help="tokens to generate at most (default 64)")
+    parser.add_argument(
+        "-n", "--max-tokens", type=int, default=64, help="tokens to generate at most (default 64)"
+    )
     parser.add_argument("-c", "--n-ctx", type=int, default=2048, help="tokens the cache holds (default 2048)")
     parser.add_argument("--n-batch", type=int, default=2048, help="tokens of one decode (default 2048)")
     parser.add_argument("--n-ubatch", type=int, default=512, help="rows of one ubatch (default 512)")
-    parser.add_argument("--dtype", choices=KV_DTYPES, default="float32", help="of the weights (default float32)")
-    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="float32", help="of the cache (default float32)")
+    parser.add_argument(
+        "--dtype", choices=KV_DTYPES, default="float32", help="of the weights (default float32)"
+    )
+    parser.add_argument(
+        "--kv-dtype", choices=KV_DTYPES, default="float32", help="of the cache (default float32)"
+    )
     parser.set_defaults(execute=execute)
 
 

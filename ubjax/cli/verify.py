@@ -1,4 +1,4 @@
-"""`ubjax verify [FILE ...] [--model MODEL]`: replay golden answers on the present device; exit status 0 only if all are equal."""
+"""`ubjax verify [FILE ...]`: replay golden answers on the present device; exit status 0 only if all are equal."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,11 @@ def add_parser(commands: Any) -> None:
     """Add the command and its options."""
     parser = commands.add_parser("verify", help="replay golden answers on this device", description=__doc__)
     parser.add_argument(
-        "files", metavar="FILE", nargs="*", type=Path, help="golden files (default: those in tests/golden of the checkout)"
+        "files",
+        metavar="FILE",
+        nargs="*",
+        type=Path,
+        help="golden files (default: those in tests/golden of the checkout)",
     )
     parser.add_argument("--model", default="smollm2", help="the model of end-to-end files (default smollm2)")
     parser.set_defaults(execute=execute)
@@ -39,5 +43,7 @@ def _default_files() -> list[Path]:
     files = [folder / name for name in GOLDEN]
     missing = [path for path in files if not path.is_file()]
     if missing:
-        raise ValueError(f"there is no golden file {missing[0]}: name the files, or run from a checkout of the project")
+        raise ValueError(
+            f"there is no golden file {missing[0]}: name the files, or run from a checkout of the project"
+        )
     return files

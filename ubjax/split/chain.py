@@ -11,7 +11,9 @@ from ubjax.split.rectangles import next_rows
 from ubjax.typing import I32, Int32
 
 
-def ascending_chain(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]) -> tuple[jax.Array, jax.Array]:
+def ascending_chain(
+    groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]
+) -> tuple[jax.Array, jax.Array]:
     """The sequences of the next sequential ubatch: (ids [G], how many of them count); `groups` by first sequence.
 
     The scan in batch order takes sequence id + 1 at its first unused row BEHIND the row at which it took id. While
@@ -30,7 +32,11 @@ def ascending_chain(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]) 
 
     def goes_on(state: tuple[jax.Array, jax.Array]) -> jax.Array:
         last, at = state
-        return (last + 1 < n_groups) & (last - first + 1 < n_ubatch) & (_row_behind(groups, head, last + 1, at) < capacity)
+        return (
+            (last + 1 < n_groups)
+            & (last - first + 1 < n_ubatch)
+            & (_row_behind(groups, head, last + 1, at) < capacity)
+        )
 
     def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         last, at = state

@@ -58,7 +58,9 @@ def are_disjoint(batch: Batch, groups: Groups) -> Flag:
     sets = jnp.where(live[:, None], seq[groups.rows.at[groups.start].get(mode="clip")], 0)
     agree = jnp.all(sets.at[groups.of_row].get(mode="clip") == seq, axis=-1) | (groups.of_row == len(sets))
     union = jax.lax.reduce_or(sets, axes=(0,))
-    return jnp.all(agree) & (jnp.sum(count_seqs(sets)) == jnp.sum(jax.lax.population_count(union), dtype=jnp.int32))
+    return jnp.all(agree) & (
+        jnp.sum(count_seqs(sets)) == jnp.sum(jax.lax.population_count(union), dtype=jnp.int32)
+    )
 
 
 def by_set(batch: Batch) -> Groups:

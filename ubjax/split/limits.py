@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from ubjax.typing import I32, Array, Scalar
+from ubjax.typing import Array, Scalar
 
 _INT32_MAX = 2**31 - 1
 

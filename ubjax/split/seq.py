@@ -49,7 +49,11 @@ def _chunks(groups: Groups, n_ubatch: I32) -> SplitPlan:
     number = jnp.cumsum(leading_row) - 1  # of the chunk that a leading row leads
     ubatch = number.at[groups.rows.at[at - step].get(mode="clip")].get(mode="clip")
     size = jnp.minimum(n_ubatch, groups.end.at[group].get(mode="clip") - at)
-    size = jnp.zeros(capacity + 1, jnp.int32).at[jnp.where(leads, ubatch + 1, capacity + 1)].set(size, mode="drop")
+    size = (
+        jnp.zeros(capacity + 1, jnp.int32)
+        .at[jnp.where(leads, ubatch + 1, capacity + 1)]
+        .set(size, mode="drop")
+    )
     offset = jnp.cumsum(size)
     place = jnp.where(live, offset.at[ubatch].get(mode="clip") + step, capacity)
     n_ubatches = jnp.sum(leading_row)

@@ -30,7 +30,9 @@ def _split_simple(batch: Batch, n_ubatch: I32) -> SplitPlan:
     size = jnp.clip(n_ubatch, 1, jnp.maximum(n_used, 1))
     n_ubatches = (n_used + size - 1) // size
     at = jnp.arange(capacity + 1, dtype=jnp.int32)
-    offset = jnp.where(at < n_ubatches, at * size, n_used)  # the product stays below n_used where it is looked at
+    offset = jnp.where(
+        at < n_ubatches, at * size, n_used
+    )  # the product stays below n_used where it is looked at
     rows = at[:-1]
     return SplitPlan(
         order=jnp.where(rows < n_used, rows, capacity),

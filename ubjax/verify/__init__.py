@@ -27,7 +27,9 @@ def replay_file(path: Path, model: str = "smollm2") -> Report:
         return replay_split(data, name)
     if "ops" in first:
         return replay_kv(data, name)
-    raise ValueError(f"{path} holds no golden answers: keys scenarios, splits or ops are needed, found {sorted(first)}")
+    raise ValueError(
+        f"{path} holds no golden answers: keys scenarios, splits or ops are needed, found {sorted(first)}"
+    )
 
 
 def _read(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """Replays end-to-end scenarios: a real model, the engine, statuses and logits of every output row.
 
-Tolerances are absolute, for weights dequantized to float32 and a float32 cache; `top` holds the 8 largest logits of a row.
+Tolerances are absolute, for weights dequantized to float32 and a float32 cache; `top` holds the 8 largest
+logits of a row.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,13 @@ LOGIT_TOLERANCE = 5e-4
 LSE_TOLERANCE = 2e-4
 
 
-def replay_e2e(data: Mapping[str, Any], name: str, model: str = "smollm2", n_ubatch: int | None = None) -> Report:
+def replay_e2e(
+    data: Mapping[str, Any], name: str, model: str = "smollm2", n_ubatch: int | None = None
+) -> Report:
     """Replay a file of scenarios with a model; rows are operations, output rows and tokenized texts.
 
-    n_ubatch: overrides that of the scenarios (the logits must not depend on it). Scenarios with operations that the engine refuses are left out
-    and named in the report.
+    n_ubatch: overrides that of the scenarios (the logits must not depend on it). Scenarios with operations
+    that the engine refuses are left out and named in the report.
     """
     report = Report(name)
     decoder, tokenizer = load_model(model)

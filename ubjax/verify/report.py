@@ -7,9 +7,11 @@ from typing import Any
 
 @dataclasses.dataclass
 class Report:
-    """Counts of one replayed file. A row is one answer of the golden file (a split, a cache operation, a logits row).
+    """Counts of one replayed file.
 
-    `worst` is the largest absolute difference of a logit; `left_out` names what the library refuses to do yet.
+    A row is one answer of the golden file: a split, a cache operation, a row of logits.
+    `worst` is the largest absolute difference of a logit; `left_out` names what the library refuses to do
+    yet.
     """
 
     name: str

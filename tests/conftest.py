@@ -1,0 +1,24 @@
+"""The strict session: shapes checked at run time, ranks never promoted, several devices, reproducible laws.
+
+Warnings are errors as well (pyproject.toml). The import hook has to come before the first import of ubjax.
+"""
+
+import os
+import sys
+
+import jax
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+if "ubjax" in sys.modules:
+    raise RuntimeError("ubjax was imported before tests/conftest.py: its annotations would go unchecked.")
+
+install_import_hook("ubjax", "beartype.beartype")
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 2)
+
+# No deadline: the first example of a law compiles, the others do not.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")

@@ -1,0 +1,18 @@
+"""Model files into hyperparameters, float weights and a tokenizer; its use needs the extra `ubjax[gguf]`."""
+
+from ubjax.loaders.find import ModelNotFoundError, find_model
+from ubjax.loaders.gguf import GGUFFile, open_gguf
+from ubjax.loaders.load import load_model
+from ubjax.loaders.metadata import GGUFError
+from ubjax.loaders.tokenizer import StreamDecoder, Tokenizer
+
+__all__ = [
+    "GGUFError",
+    "GGUFFile",
+    "ModelNotFoundError",
+    "StreamDecoder",
+    "Tokenizer",
+    "find_model",
+    "load_model",
+    "open_gguf",
+]

@@ -1,0 +1,109 @@
+"""Open a GGUF file: metadata, tensor table, and tensors as float32, dequantized one at a time.
+
+The file is memory-mapped: opening costs the header only, and reading a tensor costs that tensor only. The
+block formats are those of `gguf.quants`. Matrices are [out, in], as in `x @ w.T`.
+"""
+
+import math
+import mmap
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from ubjax.loaders.extras import import_extra
+from ubjax.loaders.gguf_header import TensorInfo, read_header
+from ubjax.loaders.metadata import GGUFError, Metadata, short
+
+__all__ = ["GGUFError", "GGUFFile", "TensorInfo", "open_gguf"]
+
+SLAB = 1 << 17  # values dequantized at once: the temporaries of gguf.quants stay in the CPU's cache
+
+
+class GGUFFile:
+    """An open GGUF file.
+
+    `metadata` maps keys to plain Python values, `tensors` maps names to `TensorInfo` in the order of the
+    file, `version` is the file's GGUF version.
+    """
+
+    def __init__(self, path: Path, view: memoryview) -> None:
+        header = read_header(view, path)
+        self.path = path
+        self.version: int = header.version
+        self.metadata: Metadata = header.metadata
+        self.tensors: dict[str, TensorInfo] = header.tensors
+        self._view = view
+
+    def __repr__(self) -> str:
+        return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, such as "llama"; GGUFError when the file does not say it."""
+        return self.metadata.require("general.architecture", str)
+
+    def info(self, name: str) -> TensorInfo:
+        """The table's row of one tensor; GGUFError when there is none of that name."""
+        if name not in self.tensors:
+            raise self.metadata.error(f"there is no tensor {short(name)}")
+        return self.tensors[name]
+
+    def check_type(self, name: str) -> None:
+        """GGUFError when the type of the tensor cannot be dequantized (integers, and a few block formats)."""
+        info = self.info(name)
+        ggml = import_extra("gguf", "reading GGUF files")
+        kind = ggml.GGMLQuantizationType[info.type_name]
+        block_bytes = ggml.GGML_QUANT_SIZES[kind][1]
+        try:
+            ggml.quants.dequantize(np.zeros((1, block_bytes), np.uint8), kind)
+        except NotImplementedError:
+            raise self.metadata.error(
+                f"the tensor {short(name)} has type {info.type_name}, which cannot be dequantized"
+            ) from None
+
+    def tensor(self, name: str) -> Float32[np.ndarray, "*shape"]:
+        """The tensor as a fresh float32 array in numpy order: [out, in] for a matrix, [n] for a vector.
+
+        Raises:
+            GGUFError: no such tensor, or a type that cannot be dequantized.
+        """
+        self.check_type(name)
+        info = self.info(name)
+        ggml = import_extra("gguf", "reading GGUF files")
+        kind = ggml.GGMLQuantizationType[info.type_name]
+        n_rows = math.prod(info.shape[:-1])
+        raw = np.frombuffer(self._view[info.offset : info.offset + info.n_bytes], np.uint8).reshape(
+            n_rows, -1
+        )
+        values = np.empty((n_rows, info.shape[-1]), np.float32)
+        step = max(1, SLAB // info.shape[-1])
+        with np.errstate(over="ignore", invalid="ignore"):  # a hostile scale may be infinite
+            for row in range(0, n_rows, step):
+                values[row : row + step] = ggml.quants.dequantize(raw[row : row + step], kind)
+        return values.reshape(info.shape)
+
+
+def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+    """Map a GGUF file and read its header.
+
+    Raises:
+        GGUFError: missing file, directory or device, empty, not GGUF, unsupported version, truncated in the
+            header or in a tensor's data, unknown tensor type, or counts and sizes that cannot be.
+    """
+    path = Path(path)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            return GGUFFile(path, memoryview(mapped))
+    except FileNotFoundError:
+        raise GGUFError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise GGUFError(f"{path}: cannot be read: {error.strerror}") from None
+    kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    raise GGUFError(f"{path}: is {kind}, a GGUF file is needed")

@@ -1,0 +1,137 @@
+"""What the metadata of a GGUF says about the model: plain values under llama.cpp's names, checked.
+
+The keys are those of llama.cpp's `llama_hparams` loading: `{architecture}.block_count` and so on.
+"""
+
+import math
+from typing import Any
+
+from ubjax.loaders.gguf import GGUFFile
+from ubjax.loaders.metadata import Scalar
+from ubjax.loaders.names import OPTIONAL_ROLES, split_name
+
+ARCHITECTURES = ("llama",)
+MAX_SIZE = 2**31 - 1  # sizes and positions are int32 everywhere
+
+
+def hyperparameters(file: GGUFFile) -> dict[str, Any]:
+    """The model's hyperparameters.
+
+    Returns a dict with: `architecture` (str); the sizes `block_count`, `context_length`, `embedding_length`,
+    `feed_forward_length`, `head_count`, `head_count_kv` (default: head_count), `key_length` and
+    `value_length` (default: embedding_length // head_count), `rope_dimension_count` (default: key_length),
+    `vocab_size` (rows of token_embd); `rope_freq_base` (default 10000.0), `layer_norm_rms_epsilon`;
+    `rope_scaling` (None, or a dict with `type`, `factor` and what else the file has under rope.scaling);
+    `tie_embeddings` (no output.weight: the head is token_embd); `optional_tensors`, the roles beyond the
+    required ones that the file has, such as "attn_q.bias" or "output.weight".
+
+    Raises:
+        GGUFError: unknown architecture (named, with the supported ones), a missing key, a value that cannot
+            be.
+    """
+    architecture = file.architecture
+    if architecture not in ARCHITECTURES:
+        raise file.metadata.error(
+            f"the architecture {architecture!r} is not supported, {' or '.join(ARCHITECTURES)} is needed"
+        )
+    if (experts := size(file, "expert_count", 0, least=0)) != 0:
+        raise file.metadata.error(
+            f"{architecture}.expert_count is {experts}: mixtures of experts are not supported"
+        )
+    hyper: dict[str, Any] = {"architecture": architecture}
+    for name in ("block_count", "context_length", "embedding_length", "feed_forward_length"):
+        hyper[name] = size(file, name)
+    hyper |= attention_sizes(file, hyper["embedding_length"])
+    hyper["rope_freq_base"] = positive(file, "rope.freq_base", 10000.0)
+    hyper["layer_norm_rms_epsilon"] = positive(file, "attention.layer_norm_rms_epsilon")
+    hyper["rope_scaling"] = rope_scaling(file)
+    hyper["vocab_size"] = vocab_size(file)
+    hyper["tie_embeddings"] = "output.weight" not in file.tensors
+    hyper["optional_tensors"] = optional_tensors(file)
+    return hyper
+
+
+def size(file: GGUFFile, name: str, default: int | None = None, least: int = 1) -> int:
+    """The key `{architecture}.{name}`, an integer of at least `least`."""
+    key = f"{file.architecture}.{name}"
+    if default is not None and key not in file.metadata:
+        return default
+    value = file.metadata.require(key, int)
+    if not least <= value <= MAX_SIZE:
+        raise file.metadata.error(f"the metadata key {key!r} is {value}, {least} to {MAX_SIZE} is needed")
+    return value
+
+
+def positive(file: GGUFFile, name: str, default: float | None = None) -> float:
+    """The key `{architecture}.{name}`, a finite number above 0."""
+    key = f"{file.architecture}.{name}"
+    if default is not None and key not in file.metadata:
+        return default
+    value = file.metadata.require(key, float)
+    if not (math.isfinite(value) and value > 0):
+        raise file.metadata.error(f"the metadata key {key!r} is {value}, a finite number above 0 is needed")
+    return value
+
+
+def attention_sizes(file: GGUFFile, n_embd: int) -> dict[str, int]:
+    """Heads and their widths, and how many values of a head are rotated."""
+    n_head = size(file, "attention.head_count")
+    n_head_kv = size(file, "attention.head_count_kv", n_head)
+    if n_head % n_head_kv:
+        raise file.metadata.error(f"{n_head} heads cannot share {n_head_kv} key heads, a divisor is needed")
+    if n_head > n_embd:
+        raise file.metadata.error(f"{n_head} heads do not fit an embedding_length of {n_embd}")
+    key_length = size(file, "attention.key_length", n_embd // n_head)
+    n_rot = size(file, "rope.dimension_count", key_length)
+    if n_rot % 2 or n_rot > key_length:
+        raise file.metadata.error(
+            f"rope.dimension_count is {n_rot}, an even number up to the key length {key_length} is needed"
+        )
+    return {
+        "head_count": n_head,
+        "head_count_kv": n_head_kv,
+        "key_length": key_length,
+        "value_length": size(file, "attention.value_length", n_embd // n_head),
+        "rope_dimension_count": n_rot,
+    }
+
+
+def rope_scaling(file: GGUFFile) -> dict[str, Scalar] | None:
+    """The keys under `rope.scaling.`, dots as underscores; None when positions are not scaled.
+
+    A factor without a type means "linear", and so does the older key `rope.scale_linear`, as in llama.cpp.
+    """
+    prefix = f"{file.architecture}.rope.scaling."
+    found: dict[str, Scalar] = {}
+    for key in file.metadata:
+        if key.startswith(prefix):
+            value = file.metadata[key]
+            if isinstance(value, tuple):
+                raise file.metadata.error(f"the metadata key {key!r} is an array, one value is needed")
+            found[key.removeprefix(prefix).replace(".", "_")] = value
+    kind = file.metadata.optional(f"{prefix}type", str, "linear")
+    if "factor" in found:
+        found["factor"] = positive(file, "rope.scaling.factor")
+    elif f"{file.architecture}.rope.scale_linear" in file.metadata:
+        found["factor"] = positive(file, "rope.scale_linear")
+    if kind == "none" or (kind == "linear" and "factor" not in found):
+        return None
+    return {**found, "type": kind}
+
+
+def vocab_size(file: GGUFFile) -> int:
+    """Rows of token_embd.weight, which must be as many as the tokenizer has tokens."""
+    rows = file.info("token_embd.weight").shape[0]
+    key = "tokenizer.ggml.tokens"
+    n_tokens = file.metadata.array_length(key) if key in file.metadata else rows
+    if n_tokens != rows:
+        raise file.metadata.error(
+            f"token_embd.weight has {rows} rows, one for each of the {n_tokens} tokens is needed"
+        )
+    return rows
+
+
+def optional_tensors(file: GGUFFile) -> tuple[str, ...]:
+    """Roles that a model may lack and this file has, sorted."""
+    roles = {split_name(name)[1] for name in file.tensors}
+    return tuple(sorted(roles & OPTIONAL_ROLES))

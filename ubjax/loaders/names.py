@@ -1,0 +1,172 @@
+"""llama.cpp's tensor names for the `llama` architecture: roles, shapes, and the order of the rotated rows.
+
+A name is a role, or a role inside a block: `output_norm.weight`, `blk.3.attn_q.weight` (block 3, role
+"attn_q.weight").
+
+Rotary rows. The converter from Hugging Face to GGUF reorders the rows of q and k of this architecture, so
+that the two values of a rotated pair are neighbours (ggml's NORM rope) instead of half a head apart (NEOX,
+Hugging Face's rotate_half). Loading puts them back, within each head, for example with n_rot = 6 and a head
+of 7:
+
+    file    0  1  2  3  4  5  6     pairs (0, 1) (2, 3) (4, 5), 6 not rotated
+    loaded  0  2  4  1  3  5  6     pairs (0, 3) (1, 4) (2, 5) of the new places
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from ubjax.loaders.gguf import GGUFFile
+from ubjax.loaders.metadata import short
+
+BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)", re.ASCII | re.DOTALL)
+
+# The axes of each role in numpy order, by the names in `axis_sizes`.
+GLOBAL_ROLES = {
+    "token_embd.weight": ("vocab", "embd"),
+    "output_norm.weight": ("embd",),
+    "output.weight": ("vocab", "embd"),
+    "rope_freqs.weight": ("rope_pairs",),
+}
+BLOCK_ROLES = {
+    "attn_norm.weight": ("embd",),
+    "attn_q.weight": ("q", "embd"),
+    "attn_k.weight": ("k", "embd"),
+    "attn_v.weight": ("v", "embd"),
+    "attn_output.weight": ("embd", "heads_v"),
+    "attn_q.bias": ("q",),
+    "attn_k.bias": ("k",),
+    "attn_v.bias": ("v",),
+    "attn_output.bias": ("embd",),
+    "ffn_norm.weight": ("embd",),
+    "ffn_gate.weight": ("ff", "embd"),
+    "ffn_up.weight": ("ff", "embd"),
+    "ffn_down.weight": ("embd", "ff"),
+    "ffn_gate.bias": ("ff",),
+    "ffn_up.bias": ("ff",),
+    "ffn_down.bias": ("embd",),
+}
+OPTIONAL_ROLES = frozenset(
+    {"output.weight", "rope_freqs.weight", *(role for role in BLOCK_ROLES if role.endswith(".bias"))}
+)
+ROTATED_ROLES = {
+    "attn_q.weight": "head_count",
+    "attn_q.bias": "head_count",
+    "attn_k.weight": "head_count_kv",
+    "attn_k.bias": "head_count_kv",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """A tensor that the model needs: name, role, shape in numpy order; `n_head` of rotated rows, else 0."""
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    n_head: int
+
+
+def split_name(name: str) -> tuple[int | None, str]:
+    """Block and role of a tensor name; the block is None for tensors of the whole model.
+
+    >>> split_name("blk.3.attn_q.weight"), split_name("output_norm.weight")
+    ((3, 'attn_q.weight'), (None, 'output_norm.weight'))
+    """
+    match = BLOCK_NAME.fullmatch(name)
+    return (int(match[1]), match[2]) if match else (None, name)
+
+
+def axis_sizes(hyper: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes of the axes in the tables of roles."""
+    return {
+        "vocab": hyper["vocab_size"],
+        "embd": hyper["embedding_length"],
+        "ff": hyper["feed_forward_length"],
+        "q": hyper["head_count"] * hyper["key_length"],
+        "k": hyper["head_count_kv"] * hyper["key_length"],
+        "v": hyper["head_count_kv"] * hyper["value_length"],
+        "heads_v": hyper["head_count"] * hyper["value_length"],
+        "rope_pairs": hyper["rope_dimension_count"] // 2,
+    }
+
+
+def tensor_specs(hyper: Mapping[str, Any]) -> Iterator[TensorSpec]:
+    """Every tensor of a model with these hyperparameters: first those of the whole model, then by block."""
+    sizes = axis_sizes(hyper)
+    has = set(hyper["optional_tensors"])
+    for block in range(-1, hyper["block_count"]):
+        prefix, roles = ("", GLOBAL_ROLES) if block < 0 else (f"blk.{block}.", BLOCK_ROLES)
+        for role, axes in roles.items():
+            if role in has or role not in OPTIONAL_ROLES:
+                n_head = hyper[ROTATED_ROLES[role]] if role in ROTATED_ROLES else 0
+                yield TensorSpec(prefix + role, role, tuple(sizes[axis] for axis in axes), n_head)
+
+
+def check_tensors(file: GGUFFile, hyper: Mapping[str, Any]) -> list[TensorSpec]:
+    """The tensors to load, after comparing the file's table with the hyperparameters; reads no data.
+
+    Raises:
+        GGUFError: a tensor is missing, has another shape (both are given) or a type that cannot be
+            dequantized, or the file has a tensor that this architecture does not use (leaving it out would
+            change the results).
+    """
+    specs = []
+    for spec in tensor_specs(hyper):  # ends at the first missing tensor, whatever block_count claims
+        if spec.name not in file.tensors:
+            raise file.metadata.error(
+                f"the tensor {spec.name!r} is missing, shape {list(spec.shape)} is needed"
+            )
+        found = file.tensors[spec.name].shape
+        if found != spec.shape:
+            raise file.metadata.error(
+                f"the tensor {spec.name!r} has shape {list(found)}, {list(spec.shape)} is needed"
+            )
+        file.check_type(spec.name)
+        specs.append(spec)
+    unused = file.tensors.keys() - {spec.name for spec in specs}
+    if unused:
+        raise file.metadata.error(
+            f"the tensor {short(min(unused))} is not one that the architecture "
+            f"{hyper['architecture']!r} with {hyper['block_count']} blocks uses"
+        )
+    return specs
+
+
+def unpermute_rope(
+    weight: Float32[np.ndarray, "rows *in_"], n_head: int, n_rot: int
+) -> Float32[np.ndarray, "rows *in_"]:
+    """Rows of q or k (weights or biases) from ggml's NORM order to NEOX order, head by head.
+
+    `n_head` is the tensor's own number of heads (head_count for q, head_count_kv for k); only the first
+    `n_rot` rows of a head are rotated, the others stay. With it, NEOX rope on the result gives what NORM rope
+    gives on `weight`, up to the same reordering of q and k, which their product does not see.
+
+    Raises:
+        ValueError: the rows are not `n_head` heads of at least `n_rot` rows, or `n_rot` is odd.
+    """
+    rows = weight.shape[0]
+    if n_head < 1 or rows % n_head or n_rot % 2 or n_rot > rows // n_head:
+        raise ValueError(f"{rows} rows are not {n_head} heads of which an even number, {n_rot}, is rotated")
+    head = np.arange(rows // n_head)
+    order = np.concatenate([head[0:n_rot:2], head[1:n_rot:2], head[n_rot:]])
+    return weight.reshape(n_head, rows // n_head, *weight.shape[1:])[:, order].reshape(weight.shape)
+
+
+def load_weights(
+    file: GGUFFile, hyper: Mapping[str, Any]
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    """The weights one by one, as (llama.cpp name, float32 array in numpy order), rotated rows in NEOX order.
+
+    Everything is checked before the first tensor comes, and one tensor at a time is held: a caller that
+    stores each at once peaks at the weights plus one tensor. Errors as `check_tensors`.
+    """
+    for spec in check_tensors(file, hyper):
+        weight = file.tensor(spec.name)
+        if spec.n_head:
+            weight = unpermute_rope(weight, spec.n_head, hyper["rope_dimension_count"])
+        yield spec.name, weight

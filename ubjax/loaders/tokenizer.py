@@ -1,0 +1,163 @@
+"""Text to token ids and back, by the vocabulary of a GGUF, token for token as llama.cpp does it."""
+
+import codecs
+from collections.abc import Iterable
+
+from ubjax.loaders.bpe import BytePairEncoder, token_text_bytes
+from ubjax.loaders.gguf import GGUFFile
+from ubjax.loaders.spm import SPACE, SentencePieceEncoder
+from ubjax.loaders.vocabulary import BYTE_TEXT, TokenKind, Vocabulary, read_vocabulary
+
+SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+
+
+class Tokenizer:
+    """Encodes and decodes; made by `Tokenizer.from_gguf`.
+
+    `n_vocab` tokens; `bos_id` and `eos_id` (None when the model has none); `add_bos`, `add_eos`: what the
+    file wants `encode` to add; `eog_ids`: the tokens that end a generation; `chat_template`: the file's jinja
+    template, or None.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        encoder: BytePairEncoder | SentencePieceEncoder,
+        chat_template: str | None,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._encoder = encoder
+        self.n_vocab = len(vocabulary.tokens)
+        self.bos_id = vocabulary.bos_id
+        self.eos_id = vocabulary.eos_id
+        self.eog_ids = vocabulary.eog_ids
+        self.add_bos = vocabulary.add_bos
+        self.add_eos = vocabulary.add_eos
+        self.chat_template = chat_template
+        parsed = [i for i, kind in enumerate(vocabulary.kinds) if kind in (*SPECIAL, TokenKind.USER_DEFINED)]
+        # Longest first, as a shorter special token may lie inside a longer one.
+        self._parsed = sorted(parsed, key=lambda i: -len(vocabulary.tokens[i].encode()))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFFile) -> "Tokenizer":
+        """The tokenizer under `tokenizer.ggml.`; GGUFError if it is missing, unsupported or inconsistent."""
+        vocabulary = read_vocabulary(file.metadata)
+        bpe = vocabulary.model == "gpt2"
+        encoder = BytePairEncoder(vocabulary, file.metadata) if bpe else SentencePieceEncoder(vocabulary)
+        return cls(vocabulary, encoder, file.metadata.optional("tokenizer.chat_template", str, None))
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`.
+
+        `add_special` adds BOS and EOS where the file says so; `parse_special` turns the text of control
+        tokens, such as "<|im_start|>", into those tokens (user-defined tokens are found either way).
+
+        Raises:
+            ValueError: the text has a lone surrogate, which no UTF-8 can hold.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, "
+                "text that UTF-8 can hold is needed"
+            ) from None
+        vocabulary = self._vocabulary
+        ids = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
+        after_special = True
+        for part in self._split_special(text, parse_special):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                prefix = (
+                    " "
+                    if vocabulary.add_space_prefix and vocabulary.model == "llama" and after_special
+                    else ""
+                )
+                ids += self._encoder.encode(prefix + part)
+            after_special = isinstance(part, int)
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def _split_special(self, text: str, parse_special: bool) -> list[str | int]:
+        """Cut out the special tokens, one after the other, the longest first."""
+        tokens, kinds = self._vocabulary.tokens, self._vocabulary.kinds
+        parts: list[str | int] = [text] if text else []
+        for token_id in self._parsed:
+            token = tokens[token_id]
+            if token not in text or (kinds[token_id] in SPECIAL and not parse_special):
+                continue
+            cut: list[str | int] = []
+            for part in parts:
+                if isinstance(part, int):
+                    cut.append(part)
+                    continue
+                for index, piece in enumerate(part.split(token)):
+                    cut += ([token_id] if index else []) + ([piece] if piece else [])
+            parts = cut
+        return parts
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether it is a control or unknown token, one that `skip_special` leaves out."""
+        return self._vocabulary.kinds[self._checked(token_id)] in SPECIAL
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, possibly a part of a character; special tokens give their text.
+
+        Raises:
+            ValueError: the id is not in [0, n_vocab).
+        """
+        text, kind = self._vocabulary.tokens[self._checked(token_id)], self._vocabulary.kinds[token_id]
+        if kind in (*SPECIAL, TokenKind.USER_DEFINED):
+            return text.encode()
+        if kind is TokenKind.BYTE:
+            match = BYTE_TEXT.fullmatch(text)
+            return bytes.fromhex(match[1]) if match else b""
+        if kind is not TokenKind.NORMAL:
+            return b""  # unused and undefined tokens, as in llama.cpp
+        return (
+            token_text_bytes(text) if self._vocabulary.model == "gpt2" else text.replace(SPACE, " ").encode()
+        )
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """The text of `ids`: their bytes joined, what is not UTF-8 as U+FFFD.
+
+        Nothing is added or stripped, so decode(a + b) is decode(a) + decode(b) at character borders; the
+        space that `encode` puts first under add_space_prefix is there in the result.
+
+        Raises:
+            ValueError: an id is not in [0, n_vocab).
+        """
+        decoder = StreamDecoder(self, skip_special=skip_special)
+        return decoder.feed(ids) + decoder.flush()
+
+    def stream(self) -> "StreamDecoder":
+        """A decoder that is fed token by token, for text of this tokenizer."""
+        return StreamDecoder(self)
+
+    def _checked(self, token_id: int) -> int:
+        if not 0 <= token_id < self.n_vocab:
+            raise ValueError(
+                f"the token id {token_id} is not in the vocabulary, 0 to {self.n_vocab - 1} is needed"
+            )
+        return int(token_id)
+
+
+class StreamDecoder:
+    """Decodes a stream of ids: each `feed` gives the complete characters, the rest waits for more."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """The text that `ids` complete; ValueError for an id outside the vocabulary."""
+        tokenizer = self._tokenizer
+        shown = (i for i in ids if not (self._skip_special and tokenizer.is_special(i)))
+        return self._utf8.decode(b"".join(tokenizer.token_bytes(i) for i in shown))
+
+    def flush(self) -> str:
+        """What is still incomplete, as U+FFFD; the decoder then starts anew."""
+        return self._utf8.decode(b"", final=True)

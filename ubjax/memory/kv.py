@@ -1,0 +1,69 @@
+"""KV: the rows of K and V that the cells describe. The data plane: floats only, addressed by (stream, cell).
+
+L layers, NS streams (1 when unified), Ckv cells held in each (the attended bucket, at most C), Hk heads, D
+width of a head. The arrays are as large as the bucket: a donated cache that is read through a smaller slice
+would be copied whole, once a layer. What lies in cells that are not in use is undefined.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ubjax.config import MemoryConfig
+from ubjax.pytree import pytree
+from ubjax.typing import Array, Float
+
+
+@pytree
+class KV:
+    """K and V of every layer, each [NS, Ckv, Hk, D]."""
+
+    k: tuple[Float[Array, "NS Ckv Hk D"], ...]
+    v: tuple[Float[Array, "NS Ckv Hk D"], ...]
+
+    @classmethod
+    def zeros(
+        cls,
+        config: MemoryConfig,
+        *,
+        n_layers: int,
+        n_cells: int,
+        n_heads: int,
+        head_dim: int,
+        dtype: Any = jnp.float32,
+    ) -> "KV":
+        """Zeroed arrays of `n_cells` cells a stream. Raises ValueError beyond the configuration's C."""
+        if not 1 <= n_cells <= config.n_cells:
+            raise ValueError(
+                f"K/V of {n_cells} cells was asked for, a stream has {config.n_cells}: "
+                f"1 to {config.n_cells} are needed"
+            )
+        shape = (config.n_streams, n_cells, n_heads, head_dim)
+        return cls(
+            k=tuple(jnp.zeros(shape, dtype) for _ in range(n_layers)),
+            v=tuple(jnp.zeros(shape, dtype) for _ in range(n_layers)),
+        )
+
+    @property
+    def n_cells(self) -> int:
+        """Ckv."""
+        return self.k[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays together."""
+        return sum(leaf.nbytes for leaf in (*self.k, *self.v))
+
+
+@partial(jax.jit, static_argnames="n_cells")
+def grow(kv: KV, n_cells: int) -> KV:
+    """A copy with room for `n_cells` cells a stream (static), zeros behind the rows that were there.
+
+    `kv` is not donated: arrays of another size can't take over its memory, and when the new ones can't be
+    allocated the old ones must still be there. Raises ValueError (before tracing) when it would shrink.
+    """
+    if n_cells < kv.n_cells:
+        raise ValueError(f"K/V holds {kv.n_cells} cells a stream, {n_cells} would not hold them")
+    return jax.tree.map(lambda rows: jnp.pad(rows, ((0, 0), (0, n_cells - kv.n_cells), (0, 0), (0, 0))), kv)
