@@ -4,9 +4,10 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from ubjax.pytree import pytree, static
+from ubjax.pytree import pack, pytree, static, unpack
 
 
 @pytree
@@ -37,3 +38,14 @@ def test_frozen_and_keyword_only():
         Pair(1, 2)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Pair(left=1, right=2).left = 3
+
+
+def test_pack_and_unpack_are_inverse():
+    tree = (
+        Pair(left=jnp.arange(6, dtype=jnp.int32).reshape(2, 3), right=jnp.asarray(True)),
+        jnp.asarray([-5, 2**31 - 1], jnp.int32),
+    )
+    back = unpack(np.asarray(jax.jit(pack)(tree)), tree)
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+    for found, want in zip(jax.tree.leaves(back), jax.tree.leaves(tree), strict=True):
+        assert found.dtype == want.dtype and np.array_equal(found, want)

@@ -6,6 +6,7 @@ Both run on the device of the cells (the engine keeps them on the CPU beside an 
 larger program.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -18,7 +19,7 @@ from ubjax.memory.cells import Cells
 from ubjax.memory.init_batch import Prepared, init_batch
 from ubjax.memory.ops import seq_ranges
 from ubjax.memory.slots import apply_slot
-from ubjax.pytree import pytree
+from ubjax.pytree import pack, pytree
 from ubjax.ragged import first_seq
 from ubjax.split.plan import SplitPlan
 from ubjax.typing import I32, Array, Int32
@@ -29,23 +30,18 @@ from ubjax.validate import validate
 @partial(jax.jit, static_argnames=("config", "memory", "max_rows"))
 def plan_decode(
     batch: Batch, cells: Cells, n_ubatch: I32, config: BatchConfig, memory: MemoryConfig, max_rows: int
-) -> Prepared:
-    """Validate a batch, split it and find its slots.
+) -> tuple[Prepared, Int32[jax.Array, " packed"]]:
+    """Validate a batch, split it and find its slots; returns that and, packed, what the host needs of it.
 
-    The first error is the status; the cells are then the given ones.
+    The first error is the status; the cells are then the given ones. Packed: (plan, status, n_kv_needed).
     max_rows: static bound on the rows of a ubatch, n_ubatch <= max_rows.
     """
     pos_min, pos_max = seq_ranges(cells, memory)
     invalid = validate(batch, pos_min, pos_max, config)
     prepared = init_batch(cells, batch, n_ubatch, memory, max_rows=max_rows)
     final = jax.tree.map(lambda new, old: jnp.where(invalid.code == 0, new, old), prepared.cells, cells)
-    return Prepared(
-        plan=prepared.plan,
-        slot=prepared.slot,
-        cells=final,
-        n_kv_needed=prepared.n_kv_needed,
-        status=invalid.merge(prepared.status),
-    )
+    prepared = dataclasses.replace(prepared, cells=final, status=invalid.merge(prepared.status))
+    return prepared, pack((prepared.plan, prepared.status, prepared.n_kv_needed))
 
 
 @pytree

@@ -26,6 +26,7 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import KV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
+from ubjax.pytree import unpack
 from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
@@ -88,10 +89,11 @@ class Engine:
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
         batch = self._fitted(batch)
-        prepared = plan_decode(
+        prepared, packed = plan_decode(
             batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.memory, self.n_ubatch
         )
-        plan, status, n_kv = jax.device_get((prepared.plan, prepared.status, prepared.n_kv_needed))
+        wanted = (prepared.plan, prepared.status, prepared.n_kv_needed)
+        plan, status, n_kv = unpack(np.asarray(packed), wanted)
         raise_if_error(status, self._no_slot_detail(status))
         self._grow(int(n_kv))
         ids = [plan.order[plan.offset[k] : plan.offset[k + 1]] for k in range(int(plan.n_ubatches))]

@@ -104,9 +104,9 @@ def generate(
 ) -> Generation:
     """Continue `prompt` (text, or token ids) greedily.
 
-    Sequence 0 is used: it must be empty and is empty again afterwards. on_text is called with every piece of text as soon as its characters are whole. Raises ValueError, before
-    any work, for an empty prompt, one that does not fit the context, max_tokens < 1, text without a
-    tokenizer, or an occupied sequence.
+    Sequence 0 is used: it must be empty and is empty again afterwards. on_text is called with every piece of
+    text as soon as its characters are whole. Raises ValueError, before any work, for an empty prompt, one
+    that does not fit the context, max_tokens < 1, text without a tokenizer, or an occupied sequence.
     """
     ids = _prompt_ids(engine, prompt, max_tokens)
     stream = engine.tokenizer.stream() if engine.tokenizer else None

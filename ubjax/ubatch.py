@@ -8,9 +8,16 @@ Padding contract: token 0, type 0, embd and state 0, pos 0, seq words 0, output 
 T, place T (both out of range), out_rows R; seq_id_unq S beyond n_seqs_unq, seq_idx -1 for absent sequences.
 """
 
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from ubjax.batch import Batch
 from ubjax.buckets import Bucket
 from ubjax.pytree import pytree, static
-from ubjax.typing import I32, Array, Bool, Float, Int32, UInt32
+from ubjax.split.plan import SplitPlan
+from ubjax.typing import I32, Array, Bool, Float, Int32, Scalar, UInt32
 
 
 @pytree
@@ -39,3 +46,79 @@ class Ubatch:
     n_tokens: I32
     n_seqs: I32
     bucket: Bucket = static()
+
+
+@functools.partial(jax.jit, static_argnames="bucket")
+def take_ubatch(batch: Batch, plan: SplitPlan, k: Scalar, bucket: Bucket, first_block: Scalar = 0) -> Ubatch:
+    """Gather ubatch `k` of a plan into a bucket (semantics of llama.cpp's ubatch_add).
+
+    `bucket` is static; `k` and `first_block` are data. Set j of a plan with equal_seqs fills block first_block + j from its
+    first row on; the rows of a simple plan fill one block. A k outside [0, n_ubatches) gives an ubatch of padding.
+    Rows that have no room in the bucket are left out, and output rows beyond its n_outputs: `n_tokens` and `n_seqs` still are
+    the plan's, so valid.sum() < n_tokens tells. The one who picks the bucket sees to it that all fit.
+
+        order [0 3 6 1 4 7], n_seqs 3, bucket 4 x 3     batch_idx [0 3 T | 6 1 T | 4 7 T | T T T]
+    """
+    capacity = batch.token.shape[0]
+    start, n_tokens, n_seqs = _extent(plan, jnp.asarray(k, jnp.int32))
+    place = _places(start, n_tokens, jnp.where(plan.equal_seqs, n_seqs, 1), bucket, first_block)
+    rows = jnp.asarray(plan.order).at[place].get(mode="fill", fill_value=capacity)
+
+    def gather(leaf: Array) -> jax.Array:
+        return jnp.asarray(leaf).at[rows].get(mode="fill", fill_value=0)
+
+    seq, output = gather(batch.seq), gather(batch.output)
+    present = _members(jax.lax.reduce_or(seq, axes=(0,)))
+    return Ubatch(
+        token=gather(batch.token),
+        embd=gather(batch.embd),
+        state=gather(batch.state),
+        type=gather(batch.type),
+        pos=jnp.asarray(batch.pos).at[:, rows].get(mode="fill", fill_value=0),
+        seq=seq,
+        output=output,
+        valid=rows < capacity,
+        batch_idx=rows,
+        place=jnp.where(rows < capacity, place, capacity),
+        out_rows=_indices(output, bucket.n_outputs),
+        seq_id_unq=_indices(present, present.shape[0]),
+        seq_idx=jnp.where(present, jnp.cumsum(present, dtype=jnp.int32) - 1, -1),
+        n_seqs_unq=jnp.sum(present, dtype=jnp.int32),
+        n_tokens=n_tokens,
+        n_seqs=n_seqs,
+        bucket=bucket,
+    )
+
+
+def _extent(plan: SplitPlan, k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where ubatch k begins in the plan's order, its tokens and its sequence sets; no tokens outside [0, n_ubatches)."""
+    exists = (k >= 0) & (k < plan.n_ubatches)
+    k = jnp.where(exists, k, 0)
+    start = jnp.asarray(plan.offset)[k]
+    n_tokens = jnp.asarray(plan.offset)[k + 1] - start
+    return start, jnp.where(exists, n_tokens, 0), jnp.where(exists, jnp.asarray(plan.n_seqs)[k], 0)
+
+
+def _places(
+    start: jax.Array, n_tokens: jax.Array, n_sets: jax.Array, bucket: Bucket, first_block: Scalar
+) -> jax.Array:
+    """The place in the plan's order that each row of the bucket holds; a place beyond every order for padding."""
+    row = jnp.arange(bucket.n_rows, dtype=jnp.int32)
+    own_set, step = row // bucket.n_block_rows - first_block, row % bucket.n_block_rows
+    length = n_tokens // jnp.maximum(n_sets, 1)
+    held = (own_set >= 0) & (own_set < n_sets) & (step < length)
+    return jnp.where(held, start + own_set * length + step, jnp.iinfo(jnp.int32).max)
+
+
+def _members(words: jax.Array) -> jax.Array:
+    """One flag per sequence [32 W] of the set `words` [W]."""
+    bits = (words[:, None] >> jnp.arange(32, dtype=jnp.uint32)[None]) & 1
+    return bits.reshape(-1) == 1
+
+
+def _indices(flags: jax.Array, size: int) -> jax.Array:
+    """Where the flags [n] are set, in order; n from the last of them on up to `size`."""
+    n = flags.shape[0]
+    rank = jnp.cumsum(flags, dtype=jnp.int32) - 1
+    indices = jnp.arange(n, dtype=jnp.int32)
+    return jnp.full(size, n, jnp.int32).at[jnp.where(flags, rank, size)].set(indices, mode="drop")

@@ -75,9 +75,8 @@ class GGUFFile:
         ggml = import_extra("gguf", "reading GGUF files")
         kind = ggml.GGMLQuantizationType[info.type_name]
         n_rows = math.prod(info.shape[:-1])
-        raw = np.frombuffer(self._view[info.offset : info.offset + info.n_bytes], np.uint8).reshape(
-            n_rows, -1
-        )
+        stored = self._view[info.offset : info.offset + info.n_bytes]
+        raw = np.frombuffer(stored, np.uint8).reshape(n_rows, -1)
         values = np.empty((n_rows, info.shape[-1]), np.float32)
         step = max(1, SLAB // info.shape[-1])
         with np.errstate(over="ignore", invalid="ignore"):  # a hostile scale may be infinite

@@ -103,20 +103,17 @@ def read_header(view: memoryview, path: Path) -> Header:
     cursor.position = 4
     version = cursor.count("I", "the version")
     if version not in VERSIONS:
-        big_endian = (
-            " (a big-endian file)" if int.from_bytes(version.to_bytes(4, "little")) in VERSIONS else ""
-        )
-        raise cursor.error(f"GGUF version {version}{big_endian} is not supported, 2 or 3 is needed")
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+        found = "big-endian GGUF" if swapped else f"GGUF version {version}"
+        raise cursor.error(f"{found} is not supported, little-endian version 2 or 3 is needed")
     n_tensors = cursor.count("Q", "the number of tensors")
     n_keys = cursor.count("Q", "the number of metadata keys")
-    for n, least, what in (
-        (n_keys, MIN_KEY_BYTES, "metadata keys"),
-        (n_tensors, MIN_TENSOR_BYTES, "tensors"),
-    ):
-        if n * least > cursor.left:
-            raise cursor.error(
-                f"truncated in the header: {n} {what} need at least {n * least} bytes, {cursor.left} are left"
-            )
+    least = n_keys * MIN_KEY_BYTES + n_tensors * MIN_TENSOR_BYTES
+    if least > cursor.left:
+        raise cursor.error(
+            f"truncated in the header: {n_keys} metadata keys and {n_tensors} tensors need at least {least} "
+            f"bytes, {cursor.left} are left"
+        )
     fields: dict[str, Scalar | ArrayField] = {}
     for _ in range(n_keys):
         key = cursor.text("a metadata key")
@@ -168,7 +165,7 @@ def skip_strings(cursor: Cursor, count: int, what: str) -> memoryview:
 
 
 def read_tensors(cursor: Cursor, n_tensors: int, metadata: Metadata) -> dict[str, TensorInfo]:
-    """The tensor table with absolute offsets, after checking sizes, alignment, overlaps and the file's end."""
+    """The tensor table with absolute offsets; sizes, alignment, overlaps and the file's end are checked."""
     alignment = metadata.optional("general.alignment", int, 32)
     if alignment <= 0 or alignment & (alignment - 1):
         raise cursor.error(f"general.alignment is {alignment}, a power of two is needed")

@@ -7,11 +7,23 @@ import math
 from typing import Any
 
 from ubjax.loaders.gguf import GGUFFile
-from ubjax.loaders.metadata import Scalar
+from ubjax.loaders.metadata import Scalar, short
 from ubjax.loaders.names import OPTIONAL_ROLES, split_name
 
 ARCHITECTURES = ("llama",)
 MAX_SIZE = 2**31 - 1  # sizes and positions are int32 everywhere
+SCALING_KINDS = {
+    "type": str,
+    "factor": float,
+    "original_context_length": int,
+    "finetuned": bool,
+    "attn_factor": float,
+    "yarn_log_multiplier": float,
+    "yarn_ext_factor": float,
+    "yarn_attn_factor": float,
+    "yarn_beta_fast": float,
+    "yarn_beta_slow": float,
+}
 
 
 def hyperparameters(file: GGUFFile) -> dict[str, Any]:
@@ -32,12 +44,14 @@ def hyperparameters(file: GGUFFile) -> dict[str, Any]:
     architecture = file.architecture
     if architecture not in ARCHITECTURES:
         raise file.metadata.error(
-            f"the architecture {architecture!r} is not supported, {' or '.join(ARCHITECTURES)} is needed"
+            f"the architecture {short(architecture)} is not supported, {' or '.join(ARCHITECTURES)} is needed"
         )
     if (experts := size(file, "expert_count", 0, least=0)) != 0:
         raise file.metadata.error(
             f"{architecture}.expert_count is {experts}: mixtures of experts are not supported"
         )
+    if (parts := file.metadata.optional("split.count", int, 1)) > 1:
+        raise file.metadata.error(f"this is one of {parts} parts of a model, a whole file is needed")
     hyper: dict[str, Any] = {"architecture": architecture}
     for name in ("block_count", "context_length", "embedding_length", "feed_forward_length"):
         hyper[name] = size(file, name)
@@ -97,26 +111,21 @@ def attention_sizes(file: GGUFFile, n_embd: int) -> dict[str, int]:
 
 
 def rope_scaling(file: GGUFFile) -> dict[str, Scalar] | None:
-    """The keys under `rope.scaling.`, dots as underscores; None when positions are not scaled.
+    """The keys under `rope.scaling.` by their last part; None when positions are not scaled.
 
     A factor without a type means "linear", and so does the older key `rope.scale_linear`, as in llama.cpp.
     """
     prefix = f"{file.architecture}.rope.scaling."
-    found: dict[str, Scalar] = {}
-    for key in file.metadata:
-        if key.startswith(prefix):
-            value = file.metadata[key]
-            if isinstance(value, tuple):
-                raise file.metadata.error(f"the metadata key {key!r} is an array, one value is needed")
-            found[key.removeprefix(prefix).replace(".", "_")] = value
-    kind = file.metadata.optional(f"{prefix}type", str, "linear")
+    found: dict[str, Scalar] = {"type": "linear"}
+    for name, kind in SCALING_KINDS.items():
+        if prefix + name in file.metadata:
+            found[name] = file.metadata.require(prefix + name, kind)
     if "factor" in found:
         found["factor"] = positive(file, "rope.scaling.factor")
     elif f"{file.architecture}.rope.scale_linear" in file.metadata:
         found["factor"] = positive(file, "rope.scale_linear")
-    if kind == "none" or (kind == "linear" and "factor" not in found):
-        return None
-    return {**found, "type": kind}
+    unscaled = found["type"] == "none" or (found["type"] == "linear" and "factor" not in found)
+    return None if unscaled else found
 
 
 def vocab_size(file: GGUFFile) -> int:

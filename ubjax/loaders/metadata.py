@@ -65,7 +65,7 @@ class ArrayField:
         return tuple(texts)
 
 
-class Metadata(Mapping[str, Value]):
+class Metadata(Mapping):
     """Key -> bool, int, float, str or tuple. `require` and `optional` check the type and name the key.
 
     Iteration is in the order of the file.

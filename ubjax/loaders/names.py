@@ -23,7 +23,7 @@ from jaxtyping import Float32
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.metadata import short
 
-BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)", re.ASCII | re.DOTALL)
+BLOCK_NAME = re.compile(r"blk\.(\d{1,9})\.(.+)", re.ASCII | re.DOTALL)
 
 # The axes of each role in numpy order, by the names in `axis_sizes`.
 GLOBAL_ROLES = {

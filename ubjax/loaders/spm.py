@@ -61,19 +61,12 @@ class SentencePieceEncoder:
         return tuple(token_id for piece in pieces for token_id in self._piece_ids(piece))
 
     def _piece_ids(self, piece: str) -> list[int]:
-        """A token, or the byte tokens of a character that is none."""
-        vocabulary = self._vocabulary
-        if piece in vocabulary.ids:
-            return [vocabulary.ids[piece]]
-        found = [
-            vocabulary.ids.get(f"<0x{byte:02X}>", vocabulary.ids.get(chr(byte), vocabulary.unk_id))
-            for byte in piece.encode()
-        ]
-        if None in found:
-            raise ValueError(
-                f"the vocabulary has no token, no bytes and no unknown token for the character {piece!r}"
-            )
-        return [token_id for token_id in found if token_id is not None]
+        """A token, or the byte tokens of a character that is none, else the unknown token."""
+        ids, unk_id = self._vocabulary.ids, self._vocabulary.unk_id
+        names = [piece] if piece in ids else [f"<0x{byte:02X}>" for byte in piece.encode()]
+        if all(name in ids for name in names):
+            return [ids[name] for name in names]
+        return [] if unk_id is None else [unk_id]
 
 
 def word_boundary(tokens: tuple[str, ...]) -> re.Pattern[str]:

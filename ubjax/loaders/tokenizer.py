@@ -1,7 +1,9 @@
 """Text to token ids and back, by the vocabulary of a GGUF, token for token as llama.cpp does it."""
 
 import codecs
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from ubjax.loaders.bpe import BytePairEncoder, token_text_bytes
 from ubjax.loaders.gguf import GGUFFile
@@ -34,6 +36,8 @@ class Tokenizer:
         self.add_bos = vocabulary.add_bos
         self.add_eos = vocabulary.add_eos
         self.chat_template = chat_template
+        # SentencePiece marks where words begin, also after a special token.
+        self._space_prefix = " " if vocabulary.model == "llama" and vocabulary.add_space_prefix else ""
         parsed = [i for i, kind in enumerate(vocabulary.kinds) if kind in (*SPECIAL, TokenKind.USER_DEFINED)]
         # Longest first, as a shorter special token may lie inside a longer one.
         self._parsed = sorted(parsed, key=lambda i: -len(vocabulary.tokens[i].encode()))
@@ -50,7 +54,8 @@ class Tokenizer:
         """Token ids of `text`.
 
         `add_special` adds BOS and EOS where the file says so; `parse_special` turns the text of control
-        tokens, such as "<|im_start|>", into those tokens (user-defined tokens are found either way).
+        tokens, such as "<|im_start|>", into those tokens (user-defined tokens are found either way). A byte
+        that a byte-level vocabulary lacks is left out, as in llama.cpp.
 
         Raises:
             ValueError: the text has a lone surrogate, which no UTF-8 can hold.
@@ -62,19 +67,13 @@ class Tokenizer:
                 f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, "
                 "text that UTF-8 can hold is needed"
             ) from None
-        vocabulary = self._vocabulary
         ids = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
         after_special = True
         for part in self._split_special(text, parse_special):
             if isinstance(part, int):
                 ids.append(part)
             else:
-                prefix = (
-                    " "
-                    if vocabulary.add_space_prefix and vocabulary.model == "llama" and after_special
-                    else ""
-                )
-                ids += self._encoder.encode(prefix + part)
+                ids += self._encoder.encode(self._space_prefix + part if after_special else part)
             after_special = isinstance(part, int)
         if add_special and self.add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
@@ -116,11 +115,11 @@ class Tokenizer:
             return bytes.fromhex(match[1]) if match else b""
         if kind is not TokenKind.NORMAL:
             return b""  # unused and undefined tokens, as in llama.cpp
-        return (
-            token_text_bytes(text) if self._vocabulary.model == "gpt2" else text.replace(SPACE, " ").encode()
-        )
+        if self._vocabulary.model == "gpt2":
+            return token_text_bytes(text)
+        return text.replace(SPACE, " ").encode()
 
-    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+    def decode(self, ids: Iterable[SupportsIndex], *, skip_special: bool = False) -> str:
         """The text of `ids`: their bytes joined, what is not UTF-8 as U+FFFD.
 
         Nothing is added or stripped, so decode(a + b) is decode(a) + decode(b) at character borders; the
@@ -141,7 +140,7 @@ class Tokenizer:
             raise ValueError(
                 f"the token id {token_id} is not in the vocabulary, 0 to {self.n_vocab - 1} is needed"
             )
-        return int(token_id)
+        return token_id
 
 
 class StreamDecoder:
@@ -152,10 +151,11 @@ class StreamDecoder:
         self._skip_special = skip_special
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def feed(self, ids: Iterable[int]) -> str:
+    def feed(self, ids: Iterable[SupportsIndex]) -> str:
         """The text that `ids` complete; ValueError for an id outside the vocabulary."""
         tokenizer = self._tokenizer
-        shown = (i for i in ids if not (self._skip_special and tokenizer.is_special(i)))
+        known = map(operator.index, ids)
+        shown = [i for i in known if not (self._skip_special and tokenizer.is_special(i))]
         return self._utf8.decode(b"".join(tokenizer.token_bytes(i) for i in shown))
 
     def flush(self) -> str:

@@ -28,38 +28,37 @@ class TokenKind(enum.IntEnum):
 KINDS: dict[float, TokenKind] = {kind.value: kind for kind in TokenKind}
 MAX_TOKENS = 1 << 24
 
+
+def texts(line: str) -> tuple[str, ...]:
+    """The token texts of a line."""
+    return tuple(line.split())
+
+
 # Tokens that end a generation wherever they occur.
 END_TEXTS = (
-    *(
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<|flush|>",
-        "<|calls|>",
-        "<end_of_turn>",
+    *texts(
+        "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <|endoftext|> <|end_of_text|>"
     ),
-    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>"),
-    *("<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+    *texts("<end_of_turn> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <eos> <end_of_utterance> <turn|> [e~["),
+    *texts("<|tool_response> <｜end▁of▁sentence｜>"),
 )
 # Fill-in-the-middle tokens by key; the last three end a generation too.
 FIM_TEXTS = {
     "fim_pre": (
-        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
-        *("<|code_prefix|>", "<|prefix|>"),
+        *texts("<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE>"),
+        *texts("<|code_prefix|> <|prefix|>"),
     ),
     "fim_suf": (
-        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
-        *("<|code_suffix|>", "<|suffix|>"),
+        *texts("<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF>"),
+        *texts("<|code_suffix|> <|suffix|>"),
     ),
     "fim_mid": (
-        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
-        *("<|code_middle|>", "<|middle|>"),
+        *texts("<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID>"),
+        *texts("<|code_middle|> <|middle|>"),
     ),
-    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
-    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
-    "fim_sep": ("<|file_sep|>",),
+    "fim_pad": texts("<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]"),
+    "fim_rep": texts("<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>"),
+    "fim_sep": texts("<|file_sep|>"),
 }
 FIM_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 # Always shown, as they structure the answer; and then <|end|> closes a part of it, not the whole.
@@ -79,7 +78,7 @@ class Vocabulary:
     pre: str
     tokens: tuple[str, ...]
     kinds: tuple[TokenKind, ...]
-    scores: tuple[float, ...]
+    scores: tuple[float | int, ...]
     ids: dict[str, int]
     bos_id: int | None
     eos_id: int | None
@@ -150,7 +149,7 @@ def read_tokens(metadata: Metadata) -> tuple[str, ...]:
     return tuple(token or f"[EMPTY_{index}]" for index, token in enumerate(tokens))
 
 
-def read_column(metadata: Metadata, name: str, n_vocab: int, default: float) -> tuple[float, ...]:
+def read_column(metadata: Metadata, name: str, n_vocab: int, default: float | int) -> tuple[float | int, ...]:
     """`tokenizer.ggml.{name}`, one number per token; `default` for each when the file lacks it."""
     key = f"tokenizer.ggml.{name}"
     if key not in metadata:

@@ -8,11 +8,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.config import MemoryConfig
 from ubjax.memory.cells import Cells
-from ubjax.memory.prepare import prepare
+from ubjax.memory.prepare import prepare_with
+from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.ragged import count_seqs
 from ubjax.split.equal import split_equal
@@ -27,8 +29,8 @@ from ubjax.typing import I32, Array, Int32, Scalar
 class Prepared:
     """A batch that is ready to run, or the status that says why it isn't.
 
-    `slot` by place in plan.order, C at padding; `cells` after the last ubatch (the given ones, bit for bit, unless
-    the status is OK); `n_kv_needed` cells that a step of this batch must attend at most.
+    `slot` by place in plan.order, C at padding; `cells` after the last ubatch (the given ones, bit for bit,
+    unless the status is OK); `n_kv_needed` cells that a step of this batch must attend at most.
     """
 
     plan: SplitPlan
@@ -38,7 +40,6 @@ class Prepared:
     status: Status
 
 
-@partial(jax.jit, static_argnames=("config", "max_rows", "embd_all"))
 def init_batch(
     cells: Cells,
     batch: Batch,
@@ -50,11 +51,27 @@ def init_batch(
 ) -> Prepared:
     """Cut a valid batch and find the slots of all its ubatches, all or nothing.
 
-    Unified: split_simple. Streams: split_equal, sequential; or split_seq with `embd_all` (static; embeddings of every
-    row, or a decode that is not causal). n_ubatch is data, `max_rows` its static bound: ubatches have at most
-    min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns the order of a
-    sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's init_batch.
+    Unified: split_simple. Streams: split_equal, sequential; or split_seq with `embd_all` (static; embeddings
+    of every row, or a decode that is not causal). n_ubatch is data, `max_rows` its static bound: ubatches
+    have at most min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns
+    the order of a sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's
+    init_batch.
     """
+    window = np.int32(config.n_swa)
+    return _init_batch(cells, batch, n_ubatch, window, any_size(config), max_rows=max_rows, embd_all=embd_all)
+
+
+@partial(jax.jit, static_argnames=("config", "max_rows", "embd_all"))
+def _init_batch(
+    cells: Cells,
+    batch: Batch,
+    n_ubatch: Scalar,
+    n_swa: Scalar,
+    config: MemoryConfig,
+    *,
+    max_rows: int,
+    embd_all: bool,
+) -> Prepared:
     n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
     if config.unified:
         plan = split_simple(batch, n_ubatch)
@@ -64,7 +81,7 @@ def init_batch(
         plan = split_equal(batch, n_ubatch, sequential=True)
     cut = _cut_status(batch, plan, config)
     runnable = dataclasses.replace(plan, n_ubatches=jnp.where(cut.code == 0, plan.n_ubatches, 0))
-    slot, after, n_kv, found = prepare(cells, batch, runnable, config, max_rows=max_rows)
+    slot, after, n_kv, found = prepare_with(cells, batch, runnable, n_swa, config, max_rows=max_rows)
     return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=cut.merge(found))
 
 
@@ -76,7 +93,6 @@ def _cut_status(batch: Batch, plan: SplitPlan, config: MemoryConfig) -> Status:
         placed &= count_seqs(batch.seq) <= 1  # K/V rows of several streams can't be shared
     missing = ~placed & (jnp.arange(T, dtype=jnp.int32) < n_tokens)
     n_missing = jnp.sum(missing, dtype=jnp.int32)
-    failed = Status.of(
-        Reason.SPLIT_FAILED, where=jnp.argmax(missing), found=n_tokens - n_missing, needed=n_tokens
-    )
+    first = jnp.where(n_missing > 0, jnp.argmax(missing), -1)
+    failed = Status.of(Reason.SPLIT_FAILED, where=first, found=n_tokens - n_missing, needed=n_tokens)
     return failed.when((n_missing > 0) | ~plan.keeps_order)

@@ -25,7 +25,7 @@ from ubjax.ubatch import Ubatch
 
 
 def _attended(leaf: Array, first_stream: Scalar, n_blocks: int, n_kv: int, config: MemoryConfig) -> jax.Array:
-    """The first n_kv cells of the streams that the blocks read: [1, n_kv, ...] unified, else [Sb, n_kv, ...]."""
+    """The first n_kv cells of the streams that blocks read: [1, n_kv, ...] unified, else [Sb, n_kv, ...]."""
     leaf = jnp.asarray(leaf)[:, :n_kv]
     if config.unified:
         return leaf
@@ -86,7 +86,7 @@ def attention_mask(
             )
             sees &= ~((pos == at) & ((y > at_y) | ((y == at_y) & (x > at_x))))
     if config.swa_type is not SwaType.NONE:
-        sees &= ~out_of_window(pos, at, config)
+        sees &= ~out_of_window(pos, at, config.n_swa, config.swa_type)
     return sees
 
 

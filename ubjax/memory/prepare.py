@@ -7,16 +7,18 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.config import MemoryConfig, SwaType
 from ubjax.memory import ops
 from ubjax.memory.cells import Cells
 from ubjax.memory.slots import apply, find_with, ubatch_rows
+from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.split.plan import SplitPlan
 from ubjax.status import Reason, Status
-from ubjax.typing import I32, Array, Int32
+from ubjax.typing import I32, Array, Int32, Scalar
 
 
 @pytree
@@ -32,10 +34,12 @@ class _Trial:
     status: Status
 
 
-def _try_next(trial: _Trial, batch: Batch, plan: SplitPlan, config: MemoryConfig, max_rows: int) -> _Trial:
+def _try_next(
+    trial: _Trial, batch: Batch, plan: SplitPlan, n_swa: Scalar, config: MemoryConfig, max_rows: int
+) -> _Trial:
     """Find and apply the slot of ubatch k on the trial state."""
     rows = ubatch_rows(batch, plan, trial.k, config, max_rows=max_rows)
-    slot = find_with(trial.cells, trial.used, rows, config, cont=False)
+    slot = find_with(trial.cells, trial.used, rows, n_swa, config)
     cells = apply(trial.cells, rows, slot.index, config)
     if config.swa_type is SwaType.NONE:
         used = trial.used.at[rows.stream].add(1, mode="drop")
@@ -55,7 +59,6 @@ def _try_next(trial: _Trial, batch: Batch, plan: SplitPlan, config: MemoryConfig
     )
 
 
-@partial(jax.jit, static_argnames=("config", "max_rows"))
 def prepare(
     cells: Cells, batch: Batch, plan: SplitPlan, config: MemoryConfig, *, max_rows: int
 ) -> tuple[Int32[jax.Array, " T"], Cells, I32, Status]:
@@ -67,12 +70,20 @@ def prepare(
     needed: its rows), the cells are the ones given, bit for bit, every slot is C and n_kv_needed is 0.
     max_rows: M, no ubatch has more rows.
     """
+    return prepare_with(cells, batch, plan, np.int32(config.n_swa), any_size(config), max_rows=max_rows)
+
+
+@partial(jax.jit, static_argnames=("config", "max_rows"))
+def prepare_with(
+    cells: Cells, batch: Batch, plan: SplitPlan, n_swa: Scalar, config: MemoryConfig, *, max_rows: int
+) -> tuple[Int32[jax.Array, " T"], Cells, I32, Status]:
+    """`prepare` with the window's size as data, so that the program does not depend on it."""
     before = jax.tree.map(jnp.asarray, cells)
     T, zero = batch.token.shape[0], jnp.asarray(0, jnp.int32)
     max_rows = min(max_rows, T)
     trial = jax.lax.while_loop(
         lambda t: (t.k < plan.n_ubatches) & (t.status.code == 0),
-        lambda t: _try_next(t, batch, plan, config, max_rows),
+        lambda t: _try_next(t, batch, plan, n_swa, config, max_rows),
         _Trial(
             k=zero,
             cells=before,

@@ -83,7 +83,7 @@ def ubatch_rows(batch: Batch, plan: SplitPlan, k: Scalar, config: MemoryConfig, 
     )
 
 
-def _usable(pos: jax.Array, seq: jax.Array, config: MemoryConfig) -> jax.Array:
+def _usable(pos: jax.Array, seq: jax.Array, n_swa: Scalar, config: MemoryConfig) -> jax.Array:
     """[C]: cells of a stream that may be taken: empty, or out of the window of their one sequence."""
     if config.swa_type is SwaType.NONE:
         return pos < 0
@@ -92,7 +92,8 @@ def _usable(pos: jax.Array, seq: jax.Array, config: MemoryConfig) -> jax.Array:
         coming = last.at[first_seq(seq)].get(mode="fill", fill_value=-1) + 1
     else:
         coming = jnp.full_like(pos, jnp.max(pos) + 1)
-    return (pos < 0) | ((count_seqs(seq) == 1) & out_of_window(pos, coming, config))
+    passed = out_of_window(pos, coming, n_swa, config.swa_type)
+    return (pos < 0) | (passed & (count_seqs(seq) == 1))
 
 
 def _in_turn(usable: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -116,14 +117,16 @@ def _in_a_row(usable: jax.Array, start: jax.Array, n_rows: jax.Array) -> tuple[j
     return jnp.where(taken, index - first, C), jnp.max(run)
 
 
-def _search(cells: Cells, start: jax.Array, rows: Rows, config: MemoryConfig, cont: bool) -> Slot:
+def _search(
+    cells: Cells, start: jax.Array, rows: Rows, n_swa: Scalar, config: MemoryConfig, cont: bool
+) -> Slot:
     """The general search: a walk over all cells of each stream that the ubatch touches."""
     M, C = rows.stream.shape[0], config.n_cells
 
     def walk(carry: tuple[jax.Array, Slot]) -> tuple[jax.Array, Slot]:
         j, slot = carry
         stream = rows.stream[j * rows.n_rows]
-        usable = _usable(cells.pos[stream], cells.seq[stream], config)
+        usable = _usable(cells.pos[stream], cells.seq[stream], n_swa, config)
         if cont:
             turn, found = _in_a_row(usable, start[stream], rows.n_rows)
         else:
@@ -142,8 +145,10 @@ def _search(cells: Cells, start: jax.Array, rows: Rows, config: MemoryConfig, co
     return dataclasses.replace(slot, index=jnp.where(slot.ok, slot.index, C))
 
 
-def find_with(cells: Cells, used: jax.Array, rows: Rows, config: MemoryConfig, cont: bool) -> Slot:
-    """`find_slot` with the number of used cells [NS] given."""
+def find_with(
+    cells: Cells, used: jax.Array, rows: Rows, n_swa: Scalar, config: MemoryConfig, *, cont: bool = False
+) -> Slot:
+    """`find_slot` with the used cells of each stream [NS] and the window's size given, both data."""
     C = config.n_cells
     start = jnp.where(cells.head > used + 2 * rows.n_rows, 0, cells.head)
     begin = start.at[rows.stream].get(mode="fill", fill_value=0)
@@ -157,7 +162,7 @@ def find_with(cells: Cells, used: jax.Array, rows: Rows, config: MemoryConfig, c
         lambda: Slot(
             index=jnp.where(rows.valid, index, C), ok=jnp.asarray(True), found=jnp.asarray(0, jnp.int32)
         ),
-        lambda: _search(cells, start, rows, config, cont),
+        lambda: _search(cells, start, rows, n_swa, config, cont),
     )
 
 
@@ -171,7 +176,7 @@ def find_slot(cells: Cells, rows: Rows, config: MemoryConfig, *, cont: bool = Fa
     llama.cpp's find_slot.
     """
     cells = jax.tree.map(jnp.asarray, cells)
-    return find_with(cells, ops.used(cells), rows, config, cont)
+    return find_with(cells, ops.used(cells), rows, config.n_swa, config, cont=cont)
 
 
 @partial(jax.jit, static_argnames="config")

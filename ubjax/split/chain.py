@@ -12,7 +12,7 @@ from ubjax.typing import I32, Int32
 
 
 def ascending_chain(
-    groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]
+    groups: Groups, n_ubatch: I32, head: Int32[jax.Array, " G"]
 ) -> tuple[jax.Array, jax.Array]:
     """The sequences of the next sequential ubatch: (ids [G], how many of them count); `groups` by first sequence.
 

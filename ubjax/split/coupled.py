@@ -8,9 +8,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ubjax.batch import Batch
 from ubjax.pytree import pytree
-from ubjax.split.groups import Groups, in_use
+from ubjax.split.groups import Groups
 from ubjax.split.plan import SplitPlan
 from ubjax.split.rectangles import next_rows
 from ubjax.typing import I32, Array, Bool, Flag, Int32, UInt32
@@ -20,17 +19,17 @@ from ubjax.typing import I32, Array, Bool, Flag, Int32, UInt32
 class _Walk:
     """split_seq under way: the open ubatch began at offset[n_closed] and its last row is `row`, with the set `within`."""
 
-    order: Int32[Array, "T"]
+    order: Int32[Array, " T"]
     offset: Int32[Array, "T+1"]
-    unused: Bool[Array, "T"]
-    within: UInt32[Array, "W"]
+    unused: Bool[Array, " T"]
+    within: UInt32[Array, " W"]
     row: I32
     n_closed: I32
     n_used: I32
 
 
 def disjoint_sets(
-    groups: Groups, seq: UInt32[Array, "T W"], n_ubatch: I32, head: Int32[jax.Array, "T"]
+    groups: Groups, seq: UInt32[Array, "T W"], n_ubatch: I32, head: Int32[jax.Array, " T"]
 ) -> tuple[jax.Array, jax.Array]:
     """The sets of the next ubatch: (groups [G], how many of them count); `groups` by exact set.
 
@@ -60,13 +59,13 @@ def disjoint_sets(
     return chosen, n_sets
 
 
-def walk_subsets(batch: Batch, n_ubatch: I32) -> SplitPlan:
+def walk_subsets(seq: UInt32[Array, "T W"], n_tokens: I32, n_ubatch: I32) -> SplitPlan:
     """split_seq for sets that overlap: one step per row, plus one per ubatch."""
-    capacity, n_words = batch.seq.shape
-    seq = jnp.asarray(batch.seq)
+    capacity, n_words = seq.shape
+    seq = jnp.asarray(seq)
     at = jnp.arange(capacity + 1, dtype=jnp.int32)
     rows = at[:-1]
-    usable = in_use(batch) & jnp.any(seq != 0, axis=-1)
+    usable = (rows < n_tokens) & jnp.any(seq != 0, axis=-1)
     n_rows = jnp.where(n_ubatch >= 1, jnp.sum(usable, dtype=jnp.int32), 0)
     anything = jnp.full(n_words, 2**32 - 1, jnp.uint32)
 

@@ -18,7 +18,7 @@ from ubjax.split.groups import Groups, any_coupled, are_disjoint, by_first_seq, 
 from ubjax.split.limits import as_size
 from ubjax.split.plan import SplitPlan
 from ubjax.split.rectangles import Choose, cut_all, next_rows, place_rows
-from ubjax.typing import I32, Flag, Int32, Scalar
+from ubjax.typing import I32, Array, Flag, Int32, Scalar, UInt32
 
 
 def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequential: bool) -> SplitPlan:
@@ -36,28 +36,39 @@ def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequ
     tail = as_size("n_keep_tail", n_keep_tail, least=0)
     if not isinstance(limit, jax.Array) and not isinstance(tail, jax.Array) and tail >= limit:
         raise ValueError(f"n_keep_tail is {tail}, less than n_ubatch = {limit} is needed")
-    return _split_equal(batch, limit, tail, sequential=sequential)
+    return _split_equal(batch.seq, batch.order, batch.n_tokens, limit, tail, sequential=sequential)
 
 
 @functools.partial(jax.jit, static_argnames="sequential")
-def _split_equal(batch: Batch, n_ubatch: I32, n_keep_tail: I32, sequential: bool) -> SplitPlan:
-    groups = by_first_seq(batch)
+def _split_equal(
+    seq: UInt32[Array, "T W"],
+    order: Int32[Array, " T"],
+    n_tokens: I32,
+    n_ubatch: I32,
+    n_keep_tail: I32,
+    sequential: bool,
+) -> SplitPlan:
+    groups = by_first_seq(seq, order, n_tokens)
     possible = (n_ubatch >= 1) & (n_keep_tail >= 0) & (n_keep_tail < n_ubatch)
 
     def disjoint(choose: Choose, allowed: Flag) -> SplitPlan:
-        return place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail, allowed), groups, jnp.array(True))
+        return place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail, allowed), groups)
+
+    def coupled() -> SplitPlan:
+        sets = by_set(seq, n_tokens)
+        choose = functools.partial(disjoint_sets, sets, seq, n_ubatch)
+        plan = place_rows(cut_all(sets, choose, n_ubatch, n_keep_tail, possible), sets)
+        return dataclasses.replace(plan, keeps_order=order_is_kept(plan, seq))
 
     if sequential:
-        chain = functools.partial(ascending_chain, groups, n_ubatch)
-        return disjoint(chain, possible & ~any_coupled(batch))
-    return jax.lax.cond(
-        are_disjoint(batch, groups),
-        lambda: disjoint(functools.partial(_by_first_row, groups, n_ubatch), possible),
-        lambda: _split_coupled(batch, n_ubatch, n_keep_tail, possible),
-    )
+        return disjoint(
+            functools.partial(ascending_chain, groups, n_ubatch), possible & ~any_coupled(seq, n_tokens)
+        )
+    by_first_row = functools.partial(_by_first_row, groups, n_ubatch)
+    return jax.lax.cond(are_disjoint(seq, groups), lambda: disjoint(by_first_row, possible), coupled)
 
 
-def _by_first_row(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]) -> tuple[jax.Array, jax.Array]:
+def _by_first_row(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, " G"]) -> tuple[jax.Array, jax.Array]:
     """The groups with rows left, by first unused row: (groups [G], how many of them go into the ubatch)."""
     n_groups = head.shape[0]
     capacity = groups.rows.shape[0]
@@ -71,10 +82,3 @@ def _by_first_row(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, "G"]) ->
     key = jax.lax.sort((row << bits) | jnp.arange(n_groups, dtype=jnp.int32))
     n_live = jnp.sum(row < capacity, dtype=jnp.int32)
     return key & ((1 << bits) - 1), jnp.minimum(n_live, n_ubatch)
-
-
-def _split_coupled(batch: Batch, n_ubatch: I32, n_keep_tail: I32, possible: Flag) -> SplitPlan:
-    groups = by_set(batch)
-    choose = functools.partial(disjoint_sets, groups, batch.seq, n_ubatch)
-    plan = place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail, possible), groups, jnp.array(True))
-    return dataclasses.replace(plan, keeps_order=order_is_kept(plan, batch.seq))

@@ -32,10 +32,10 @@ _MANY = np.int32(2**31 - 1)
 class Cut:
     """What was cut off so far: `head` [N] is the next unused place of each group in groups.rows (its end when used up)."""
 
-    head: Int32[Array, "N"]
-    distance: Int32[Array, "T"]
+    head: Int32[Array, " N"]
+    distance: Int32[Array, " T"]
     offset: Int32[Array, "T+1"]
-    n_seqs: Int32[Array, "T"]
+    n_seqs: Int32[Array, " T"]
     n_ubatches: I32
     n_used: I32
 
@@ -53,14 +53,14 @@ def begin(groups: Groups) -> Cut:
     )
 
 
-def next_rows(groups: Groups, head: Int32[Array, "N"]) -> Int32[jax.Array, "N"]:
+def next_rows(groups: Groups, head: Int32[Array, " N"]) -> Int32[jax.Array, " N"]:
     """The first unused row of each group; T for a group that is used up."""
     capacity = groups.rows.shape[0]
     return jnp.where(head < groups.end, groups.rows.at[head].get(mode="clip"), capacity)
 
 
 def take_rectangle(
-    cut: Cut, groups: Groups, chosen: Int32[Array, "G"], n_sets: I32, n_ubatch: I32, n_keep_tail: I32
+    cut: Cut, groups: Groups, chosen: Int32[Array, " G"], n_sets: I32, n_ubatch: I32, n_keep_tail: I32
 ) -> Cut:
     """Cut off one ubatch: equally many rows of the groups chosen[:n_sets], as many as fit in `n_ubatch` rows.
 
@@ -107,8 +107,8 @@ def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32, all
     return jax.lax.while_loop(lambda cut: cut.n_used < n_rows, step, begin(groups))
 
 
-def place_rows(cut: Cut, groups: Groups, keeps_order: Flag) -> SplitPlan:
-    """The plan of a finished cut."""
+def place_rows(cut: Cut, groups: Groups) -> SplitPlan:
+    """The plan of a finished cut; right about keeps_order when the sets are disjoint."""
     capacity = groups.rows.shape[0]
     place = jnp.arange(capacity, dtype=jnp.int32)
     run = jax.lax.cummax(jnp.where(cut.distance == _NO_RUN, 0, place))
@@ -121,5 +121,5 @@ def place_rows(cut: Cut, groups: Groups, keeps_order: Flag) -> SplitPlan:
         n_ubatches=cut.n_ubatches,
         n_used=cut.n_used,
         equal_seqs=jnp.array(True),
-        keeps_order=keeps_order,
+        keeps_order=jnp.array(True),
     )

@@ -11,7 +11,7 @@ from ubjax.split.coupled import walk_subsets
 from ubjax.split.groups import Groups, are_disjoint, by_first_seq
 from ubjax.split.limits import as_size
 from ubjax.split.plan import SplitPlan
-from ubjax.typing import I32, Scalar
+from ubjax.typing import I32, Array, Int32, Scalar, UInt32
 
 
 def split_seq(batch: Batch, n_ubatch: Scalar) -> SplitPlan:
@@ -23,16 +23,18 @@ def split_seq(batch: Batch, n_ubatch: Scalar) -> SplitPlan:
 
         sequences 0 1 0 0 1, n_ubatch 2     order [0 2 | 1 4 | 3]   offset [0 2 4 5 5 5]   n_seqs [1 1 1 0 0]
     """
-    return _split_seq(batch, as_size("n_ubatch", n_ubatch, least=1))
+    return _split_seq(batch.seq, batch.order, batch.n_tokens, as_size("n_ubatch", n_ubatch, least=1))
 
 
 @jax.jit
-def _split_seq(batch: Batch, n_ubatch: I32) -> SplitPlan:
-    groups = by_first_seq(batch)
+def _split_seq(
+    seq: UInt32[Array, "T W"], order: Int32[Array, " T"], n_tokens: I32, n_ubatch: I32
+) -> SplitPlan:
+    groups = by_first_seq(seq, order, n_tokens)
     return jax.lax.cond(
-        are_disjoint(batch, groups),
+        are_disjoint(seq, groups),
         lambda: _chunks(groups, n_ubatch),
-        lambda: walk_subsets(batch, n_ubatch),
+        lambda: walk_subsets(seq, n_tokens, n_ubatch),
     )
 
 

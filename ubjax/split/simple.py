@@ -3,6 +3,8 @@
 T  rows a batch can hold
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -20,13 +22,12 @@ def split_simple(batch: Batch, n_ubatch: Scalar) -> SplitPlan:
 
         n_tokens 5, T 6, n_ubatch 2     order [0 1 | 2 3 | 4, 6]   offset [0 2 4 5 5 5 5]   n_seqs [2 2 1 0 0 0]
     """
-    return _split_simple(batch, as_size("n_ubatch", n_ubatch, least=1))
+    return _split_simple(batch.n_tokens, as_size("n_ubatch", n_ubatch, least=1), batch.token.shape[-1])
 
 
-@jax.jit
-def _split_simple(batch: Batch, n_ubatch: I32) -> SplitPlan:
-    capacity = batch.token.shape[0]
-    n_used = jnp.where(n_ubatch >= 1, batch.n_tokens, 0)
+@functools.partial(jax.jit, static_argnames="capacity")
+def _split_simple(n_tokens: I32, n_ubatch: I32, capacity: int) -> SplitPlan:
+    n_used = jnp.where(n_ubatch >= 1, n_tokens, 0)
     size = jnp.clip(n_ubatch, 1, jnp.maximum(n_used, 1))
     n_ubatches = (n_used + size - 1) // size
     at = jnp.arange(capacity + 1, dtype=jnp.int32)
