@@ -14,7 +14,9 @@ CONFIG = BatchConfig(n_vocab=1, n_batch=64, n_seq_max=40)
 
 
 def make(seqs, output=None):
-    return Batch.from_arrays(np.zeros(len(seqs), np.int32), config=CONFIG, seq_id=seqs, output=output, capacity=64)
+    return Batch.from_arrays(
+        np.zeros(len(seqs), np.int32), config=CONFIG, seq_id=seqs, output=output, capacity=64
+    )
 
 
 def view(plan, batch, n_ubatch=8, n_streams=40):
@@ -28,7 +30,11 @@ EXAMPLE = make([0] * 5 + [1] * 5 + [2] * 5 + [3])
 def test_rectangles_of_the_worked_example():
     plan = view(split_equal(EXAMPLE, 8, sequential=True), EXAMPLE, n_streams=4)
     assert [(u.n_seqs, u.n_seq_tokens, u.n_tokens) for u in plan] == [(4, 1, 4), (3, 2, 6), (3, 2, 6)]
-    assert [u.batch_idxs.tolist() for u in plan] == [[0, 5, 10, 15], [1, 2, 6, 7, 11, 12], [3, 4, 8, 9, 13, 14]]
+    assert [u.batch_idxs.tolist() for u in plan] == [
+        [0, 5, 10, 15],
+        [1, 2, 6, 7, 11, 12],
+        [3, 4, 8, 9, 13, 14],
+    ]
     assert [u.seq_id_unq.tolist() for u in plan] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
     assert [(u.bucket.n_blocks, u.bucket.n_block_rows) for u in plan] == [(4, 1), (4, 2), (4, 2)]
     assert [u.n_outputs for u in plan] == [1, 0, 0]

@@ -1,6 +1,5 @@
 """Drawings of plans, character by character, and the laws that long ones keep."""
 
-import io
 import re
 
 import numpy as np
@@ -40,7 +39,7 @@ EXAMPLE = [0] * 5 + [1] * 5 + [2] * 5 + [3]
 def test_the_drawing_in_the_docstring():
     drawn = draw(EXAMPLE, equal)
     assert drawn[0] == "batch 0000011111222223"
-    documented = [line[4:] for line in terminal.__doc__.splitlines() if line.startswith("     ")]
+    documented = [line[4:] for line in str(terminal.__doc__).splitlines() if line.startswith("     ")]
     assert len(documented) == 7
     assert drawn[1:] == documented
 
@@ -74,7 +73,7 @@ def test_short_rectangles_have_their_padding_inside():
 
 
 def test_no_ubatch_no_lines():
-    assert draw([[0, 1], [0]], equal) == ["batch  0+ 0"]
+    assert draw([[0, 1], [0]], equal) == ["batch  0+  0"]
 
 
 def test_colours_repeat_what_the_text_says():
@@ -85,7 +84,10 @@ def test_colours_repeat_what_the_text_says():
         assert coloured != plain
     reset = "\x1b[0m"
     first, second = (f"\x1b[38;5;16;48;5;{PALETTE[s]}m" for s in (0, 1))
-    assert draw([0, 0, 0, 1], split_seq, ink=Ink(colour=True))[4] == f"       0  {first}000{reset}\x1b[2m.{reset}"
+    assert (
+        draw([0, 0, 0, 1], split_seq, ink=Ink(colour=True))[4]
+        == f"       0  {first}000{reset}\x1b[2m.{reset}"
+    )
     assert draw([0, 1], split_simple, ink=Ink(colour=True))[0] == f"batch {first}0{reset}{second}1{reset}"
 
 
@@ -102,14 +104,14 @@ def test_colours_repeat_what_the_text_says():
     ],
 )
 def test_colour_is_for_terminals_that_want_it(tty, environ, allowed):
-    stream = io.StringIO()
-    stream.isatty = lambda: tty
-    assert Ink.of(stream, environ).colour == (tty and allowed)
+    assert Ink.of(terminal=tty, encoding="utf-8", environ=environ).colour == (tty and allowed)
 
 
-@pytest.mark.parametrize(("encoding", "hatch"), [("utf-8", "░"), ("ascii", "."), ("cp437", "░"), ("latin-1", ".")])
+@pytest.mark.parametrize(
+    ("encoding", "hatch"), [("utf-8", "░"), ("ascii", "."), ("cp437", "░"), ("latin-1", ".")]
+)
 def test_the_hatch_can_be_encoded(encoding, hatch):
-    assert Ink.of(io.TextIOWrapper(io.BytesIO(), encoding=encoding), {}).hatch == hatch
+    assert Ink.of(terminal=False, encoding=encoding, environ={}).hatch == hatch
 
 
 def test_a_long_prompt_is_shortened():
@@ -129,11 +131,8 @@ def test_a_plan_of_eight_is_shown_whole():
 
 def test_wide_rectangles_lose_blocks_in_the_middle():
     seqs = list(range(32)) * 2
-    assert draw(seqs, equal, n_ubatch=64)[-1] == f"       0  {drawn_blocks(5)}<25 more blocks>| 30 30| 31 31"
-
-
-def drawn_blocks(n):
-    return "|".join(f"{s:3}{s:3}" for s in range(n)) + "|"
+    kept = "  0  0|  1  1|  2  2|  3  3|  4  4|  5  5"
+    assert draw(seqs, equal, n_ubatch=64)[-1] == f"       0  {kept}|<25 more blocks>| 31 31"
 
 
 @st.composite
@@ -142,7 +141,7 @@ def batches(draw_):
     return draw_(st.lists(st.integers(0, n_seqs - 1), min_size=1, max_size=64))
 
 
-@given(batches(), st.sampled_from([1, 3, 8, 64]), st.sampled_from([60, 80, 200]))
+@given(batches(), st.sampled_from([1, 3, 8, 64]), st.sampled_from([80, 100, 200]))
 @settings(max_examples=40)
 def test_every_row_is_drawn_or_counted_and_lines_fit(seqs, n_ubatch, width):
     for split in (equal, split_simple, split_seq):
@@ -162,6 +161,7 @@ def test_every_row_is_drawn_or_counted_and_lines_fit(seqs, n_ubatch, width):
 def padded_rows(entry):
     """The rows of the bucket, `4 x 2` or `8`, in a line of the table."""
     bucket = re.match(r" +\d+ +\d+ +\d+ x \d+ +(\d+)(?: x (\d+))?", entry)
+    assert bucket is not None
     return int(bucket[1]) * int(bucket[2] or 1)
 
 
@@ -178,7 +178,7 @@ def rows_drawn(text, size):
     return per_block[0] * (len(per_block) + hidden)
 
 
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(20, 60))
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(10, 60))
 def test_ranges_are_true_and_short(numbers, room):
     whole = ranges(numbers, 10_000)
     pairs = [text.split("-") for text in whole.split()]
@@ -188,5 +188,5 @@ def test_ranges_are_true_and_short(numbers, room):
     if short != whole:
         assert len(whole) > room
         start, end = short.split(" .. ")
-        assert whole.startswith(f"{start} ")
-        assert whole.endswith(f" {end}")
+        assert whole.startswith(start)
+        assert whole.endswith(end)

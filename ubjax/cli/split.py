@@ -30,7 +30,7 @@ STRATEGIES: dict[str, Callable[[Batch, int, int], SplitPlan]] = {
     "seq": lambda batch, n_ubatch, _: split_seq(batch, n_ubatch),
 }
 
-MIN_WIDTH = 60  # columns; a narrower terminal wraps the lines itself
+MIN_WIDTH = 80  # columns; a narrower terminal wraps the lines itself
 
 
 def add_parser(commands: Any) -> None:
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         n_batch=given.batch.capacity, n_ubatch=args.n_ubatch, n_streams=given.n_seq_max, n_cells=1, kv_pad=1
     )
     views = {name: PlanView(host, plan, buckets) for name, plan in plans.items()}
-    ink = Ink.of(sys.stdout, os.environ)
+    ink = Ink.of(terminal=sys.stdout.isatty(), encoding=sys.stdout.encoding or "ascii", environ=os.environ)
     canvas = Canvas(host, ink, max(MIN_WIDTH, shutil.get_terminal_size().columns))
     print(*_introduction(host, ink, args.n_ubatch, args.keep_tail), sep="\n")
     print(canvas.rows_of_batch())
@@ -84,7 +84,8 @@ def execute(args: argparse.Namespace) -> int:
         if name == "equal-any" and args.strategy is None and view.same_cut(views["equal"]):
             print(f"\n{ink.heading(name)}: cuts this batch as equal does")
         else:
-            print(f"\n{ink.heading(name)}: {_totals(view) if len(view) else 'no ubatch'}")
+            totals = _wrapped(f"{name}: {_totals(view)}", canvas.width)
+            print(f"\n{ink.heading(name)}{totals.removeprefix(name)}")
             failure = _failure(name, view)
             if failure:
                 print(_wrapped(f"  failed: {failure}", canvas.width))
@@ -120,6 +121,8 @@ def _introduction(batch: BatchView, ink: Ink, n_ubatch: int, keep_tail: int) -> 
 
 
 def _totals(view: PlanView) -> str:
+    if not len(view):
+        return "no ubatch"
     return (
         f"{_count(len(view), 'ubatch', 'ubatches')}, {_count(view.n_shapes, 'shape')}, "
         f"{_count(view.n_buckets, 'bucket')}; padding {view.n_padded} of {view.n_rows} rows, fill {view.fill:.1%}"

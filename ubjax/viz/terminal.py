@@ -16,7 +16,6 @@ Colours only repeat what the text says.
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
 
 import numpy as np
 
@@ -38,15 +37,15 @@ class Ink:
     hatch: str = "."
 
     @classmethod
-    def of(cls, stream: TextIO, environ: Mapping[str, str]) -> "Ink":
+    def of(cls, *, terminal: bool, encoding: str, environ: Mapping[str, str]) -> "Ink":
         """Colours on a terminal unless NO_COLOR is set (https://no-color.org); a hatch where it can be encoded."""
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         try:
             hatch = "░"
-            hatch.encode(stream.encoding or "ascii")
+            hatch.encode(encoding)
         except UnicodeEncodeError:
             hatch = "."
-        return cls(colour=stream.isatty() and not plain, hatch=hatch)
+        return cls(colour=terminal and not plain, hatch=hatch)
 
     def heading(self, text: str) -> str:
         """Bold text."""
@@ -164,22 +163,24 @@ def ranges(numbers: np.ndarray | Sequence[int], room: int) -> str:
     '0-2 7 10-11'
     >>> ranges([0, 5, 10, 15, 20, 25], 14)
     '0 5 10 .. 25'
+    >>> ranges([100, 101, 102, 0, 200, 201], 12)
+    '100 .. 201'
     """
     numbers = np.asarray(numbers)
-    ends = np.append(np.flatnonzero(np.diff(numbers) != 1), len(numbers) - 1)
-    starts = np.append(0, ends[:-1] + 1)
-    text, last = "", _range(numbers, starts[-1], ends[-1])
-    for i in range(len(starts) - 1):
-        longer = f"{text}{_range(numbers, starts[i], ends[i])} "
-        rest = last if i == len(starts) - 2 else f".. {last}"
-        if len(longer) + len(rest) > room and text:
-            return f"{text}.. {last}"
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    first, last = np.append(numbers[:1], numbers[breaks + 1]), np.append(numbers[breaks], numbers[-1:])
+    text, end = "", _range(first[-1], last[-1])
+    for i in range(len(breaks)):
+        longer = f"{text}{_range(first[i], last[i])} "
+        rest = end if i == len(breaks) - 1 else f".. {end}"
+        if len(longer) + len(rest) > room:
+            return f"{text}.. {end}" if text else f"{first[0]} .. {last[-1]}"
         text = longer
-    return text + last
+    return text + end
 
 
-def _range(numbers: np.ndarray, start: int, end: int) -> str:
-    return str(numbers[start]) if start == end else f"{numbers[start]}-{numbers[end]}"
+def _range(first: np.integer, last: np.integer) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _gap(n: int, unit: str = "") -> str:
