@@ -15,7 +15,7 @@ def first_seq(seq: UInt32[Array, "*n W"]) -> Int32[jax.Array, "*n"]:
     n_words = seq.shape[-1]
     low = seq & (~seq + jnp.uint32(1))  # the lowest set bit alone
     bit = jnp.where(seq == 0, 32 * n_words, 31 - jax.lax.clz(low).astype(jnp.int32))
-    ids = bit + 32 * jnp.arange(n_words, dtype=jnp.int32)
+    ids = bit + 32 * jax.lax.broadcasted_iota(jnp.int32, seq.shape, seq.ndim - 1)
     return jnp.min(jnp.where(seq == 0, 32 * n_words, ids), axis=-1)
 
 
@@ -26,7 +26,9 @@ def count_seqs(seq: UInt32[Array, "*n W"]) -> Int32[jax.Array, "*n"]:
 
 def set_of(seq_id: Int32[Array, "*n"], n_words: int) -> UInt32[jax.Array, "*n {n_words}"]:
     """The set that holds one sequence; the empty set for an id outside [0, 32 W)."""
-    word = jnp.asarray(seq_id)[..., None] - 32 * jnp.arange(n_words, dtype=jnp.int32)
+    seq_id = jnp.asarray(seq_id)
+    shape = (*seq_id.shape, n_words)
+    word = seq_id[..., None] - 32 * jax.lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1)
     inside = (word >= 0) & (word < 32)
     return jnp.where(inside, jnp.uint32(1) << jnp.where(inside, word, 0).astype(jnp.uint32), jnp.uint32(0))
 

@@ -96,7 +96,7 @@ class _Cache:
         return {"status": status, "slots": _slots(jax.device_get(prepared), batch, self.config)}
 
     def state(self, *, shifts: bool) -> dict[str, Any]:
-        """Cells and positions, by the keys of the golden answers; streams beyond the case's only if in use."""
+        """Cells and positions, by the keys of the golden answers; streams beyond the case's if in use."""
         cells: Cells = jax.device_get(self.cells)
         used, top = np.asarray(ops.used(self.cells)), np.asarray(ops.used_max_p1(self.cells))
         low, high = (np.asarray(x) for x in ops.seq_ranges(self.cells, self.windowless))

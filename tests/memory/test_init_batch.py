@@ -1,0 +1,93 @@
+"""init_batch: which split, what is refused, and one program for what varies."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.memory.helpers import assert_same, batch_of, cells_of
+from ubjax.analysis import count_compilations
+from ubjax.config import MemoryConfig
+from ubjax.memory.init_batch import init_batch
+from ubjax.status import Reason, result_of, sentence
+
+UNIFIED = MemoryConfig(n_cells=16, n_seq_max=3)
+STREAMS = MemoryConfig(n_cells=16, n_seq_max=3, unified=False)
+ROWS = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2)]
+
+
+def ubatches(prepared):
+    plan = prepared.plan
+    return [plan.order[plan.offset[k] : plan.offset[k + 1]].tolist() for k in range(int(plan.n_ubatches))]
+
+
+@pytest.mark.parametrize(
+    ("config", "embd_all", "expected"),
+    [
+        (UNIFIED, False, [[0, 1, 2, 3], [4, 5]]),
+        (UNIFIED, True, [[0, 1, 2, 3], [4, 5]]),
+        (STREAMS, False, [[0, 3, 5], [1, 4], [2]]),
+        (STREAMS, True, [[0, 1, 2], [3, 4], [5]]),
+    ],
+)
+def test_the_memory_chooses_the_split(config, embd_all, expected):
+    prepared = init_batch(cells_of(config, []), batch_of(ROWS, 3), 4, config, max_rows=4, embd_all=embd_all)
+    assert ubatches(prepared) == expected and prepared.status.code == Reason.OK
+    assert prepared.n_kv_needed == (6 if config.unified else 3)
+
+
+@pytest.mark.parametrize(("embd_all", "left"), [(False, 0), (True, 1)])
+def test_streams_do_not_share_rows(embd_all, left):
+    before = cells_of(STREAMS, [{0: (0, 0)}, {}, {}])
+    batch = batch_of([(1, 0), (0, {1, 2}), (1, {1, 2})], 3)
+    prepared = init_batch(before, batch, 4, STREAMS, max_rows=4, embd_all=embd_all)
+    assert prepared.status.code == Reason.SPLIT_FAILED and result_of(prepared.status) == -2
+    assert f"token {left} was left over" in sentence(prepared.status)
+    assert (prepared.slot == 16).all() and prepared.n_kv_needed == 0
+    assert_same(prepared.cells, before)
+
+
+def test_an_impossible_n_ubatch_is_a_failed_split():
+    before = cells_of(UNIFIED, [])
+    prepared = init_batch(before, batch_of(ROWS, 3), jnp.int32(0), UNIFIED, max_rows=4)
+    assert sentence(prepared.status).startswith("the split took 0 of 6 tokens")
+    assert_same(prepared.cells, before)
+
+
+def test_ubatches_stay_below_the_static_bound():
+    prepared = init_batch(cells_of(UNIFIED, []), batch_of(ROWS, 3), 100, UNIFIED, max_rows=4)
+    assert ubatches(prepared) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_no_slot_leaves_everything():
+    before = cells_of(UNIFIED, [{i: (i, 0) for i in range(15)}], [15])
+    prepared = init_batch(before, batch_of([(p, 0) for p in range(15, 19)], 3), 4, UNIFIED, max_rows=4)
+    assert sentence(prepared.status).startswith("ubatch 0 needs 4 cells of one stream, 1 are free")
+    assert_same(prepared.cells, before)
+
+
+def test_n_ubatch_is_data_and_nothing_calls_back():
+    batch, cells = jax.device_put((batch_of(ROWS, 3), cells_of(STREAMS, [])))
+    init_batch(cells, batch, 1, STREAMS, max_rows=4)
+    with count_compilations() as count:
+        for n_ubatch in (2, 3, 4):
+            init_batch(cells, batch, n_ubatch, STREAMS, max_rows=4)
+    assert count.total == 0
+    jaxpr = jax.make_jaxpr(lambda c, b, n: init_batch(c, b, n, STREAMS, max_rows=4))(cells, batch, 2)
+    assert "callback" not in str(jaxpr)
+
+
+@pytest.mark.parametrize("config", [UNIFIED, STREAMS])
+def test_a_batch_made_inside_jit(config):
+    batch, cells = batch_of(ROWS, 3), cells_of(config, [])
+    outside = init_batch(cells, batch, 2, config, max_rows=4)
+
+    @jax.jit
+    def inside(pos, n_tokens):
+        made = dataclasses.replace(batch, pos=pos - 1, n_tokens=n_tokens + 1)
+        return init_batch(cells, made, 2, config, max_rows=4)
+
+    found = inside(batch.pos + 1, np.int32(5))
+    assert jax.tree.all(jax.tree.map(np.array_equal, found, outside))
