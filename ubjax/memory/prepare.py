@@ -18,19 +18,19 @@ from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.split.plan import SplitPlan
 from ubjax.status import Reason, Status
-from ubjax.typing import I32, Array, Int32, Scalar
+from ubjax.typing import I32, Int32, Scalar
 
 
 @pytree
 class _Trial:
     """The state of `prepare` before ubatch k; `used`, `top`: used cells and used_max_p1 of each stream."""
 
-    k: I32
+    k: Int32[jax.Array, ""]
     cells: Cells
-    used: Int32[Array, " NS"]
-    top: Int32[Array, " NS"]
-    slot: Int32[Array, " T"]
-    n_kv: I32
+    used: Int32[jax.Array, " NS"]
+    top: Int32[jax.Array, " NS"]
+    slot: Int32[jax.Array, " T"]
+    n_kv: Int32[jax.Array, ""]
     status: Status
 
 
