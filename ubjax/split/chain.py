@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from ubjax.split.groups import Groups
 from ubjax.split.rectangles import next_rows
-from ubjax.typing import I32, Int32
+from ubjax.typing import I32, Int32, Scalar
 
 
 def ascending_chain(
@@ -19,7 +19,7 @@ def ascending_chain(
     The scan in batch order takes sequence id + 1 at its first unused row BEHIND the row at which it took id. While
     first unused rows ascend with the ids, those are the rows; from the first descent on each row is looked up.
 
-        unused rows of 0: [0 5], 1: [3 6], 2: [1 4], 3: [2]     0 at row 0, 1 at row 3, 2 at row 4; 3 has no row left behind 4
+        unused rows of 0: [0 5], 1: [3 6], 2: [1 4], 3: [2]     0 at row 0, 1 at row 3, 2 at row 4, 3 has none behind 4
     """
     n_groups = head.shape[0]
     capacity = groups.rows.shape[0]
@@ -30,19 +30,17 @@ def ascending_chain(
     ascends = (following > row) & (following < capacity)
     last = jnp.min(jnp.where((group >= first) & ~ascends, group, n_groups - 1))
 
-    def goes_on(state: tuple[jax.Array, jax.Array]) -> jax.Array:
-        last, at = state
-        return (
-            (last + 1 < n_groups)
-            & (last - first + 1 < n_ubatch)
-            & (_row_behind(groups, head, last + 1, at) < capacity)
-        )
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        last, at, _ = state
+        behind = _row_behind(groups, head, last + 1, at)
+        found = behind < capacity
+        return jnp.where(found, last + 1, last), behind, found & (last + 2 < n_groups)
 
-    def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        last, at = state
-        return last + 1, _row_behind(groups, head, last + 1, at)
-
-    last, _ = jax.lax.while_loop(goes_on, step, (last, row[last]))
+    # No trip at all unless the run of ascending rows ends before a sequence that still has rows.
+    descends = (last + 1 < n_groups) & (following[last] < capacity)
+    last, _, _ = jax.lax.while_loop(
+        lambda state: state[2] & (state[0] - first + 1 < n_ubatch), step, (last, row[last], descends)
+    )
     return first + group, jnp.minimum(last - first + 1, n_ubatch)
 
 
@@ -51,7 +49,7 @@ def _row_behind(groups: Groups, head: jax.Array, group: jax.Array, row: jax.Arra
     capacity = groups.rows.shape[0]
     low, end = head[group], groups.end[group]
 
-    def halve(_: int, span: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def halve(_: Scalar, span: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = span
         middle = (low + high) // 2
         behind = groups.rows.at[middle].get(mode="clip") > row

@@ -12,7 +12,7 @@ from ubjax.pytree import pytree
 from ubjax.split.groups import Groups
 from ubjax.split.plan import SplitPlan
 from ubjax.split.rectangles import next_rows
-from ubjax.typing import I32, Array, Bool, Flag, Int32, UInt32
+from ubjax.typing import I32, Array, Bool, Flag, Int32, Scalar, UInt32
 
 
 @pytree
@@ -40,22 +40,17 @@ def disjoint_sets(
     row = next_rows(groups, head)
     sets = jnp.asarray(seq).at[row].get(mode="fill", fill_value=0)
 
-    def first_free(taken: jax.Array) -> tuple[jax.Array, jax.Array]:
-        free = jnp.all((sets & taken) == 0, axis=-1) & (row < capacity)
-        group = jnp.argmin(jnp.where(free, row, capacity))
-        return group.astype(jnp.int32), free[group]
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        chosen, n_sets, taken, _ = state
+        free = jnp.all((sets & taken[None]) == 0, axis=-1) & (row < capacity)
+        group = jnp.argmin(jnp.where(free, row, capacity)).astype(jnp.int32)
+        found = free[group]
+        chosen = chosen.at[jnp.where(found, n_sets, chosen.shape[0])].set(group, mode="drop")
+        return chosen, n_sets + found.astype(jnp.int32), taken | jnp.where(found, sets[group], 0), found
 
-    def goes_on(state: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        _, n_sets, taken = state
-        return (n_sets < n_ubatch) & first_free(taken)[1]
-
-    def step(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        chosen, n_sets, taken = state
-        group, _ = first_free(taken)
-        return chosen.at[n_sets].set(group), n_sets + 1, taken | sets[group]
-
-    nothing = (jnp.zeros(32 * n_words, jnp.int32), jnp.int32(0), jnp.zeros(n_words, jnp.uint32))
-    chosen, n_sets, _ = jax.lax.while_loop(goes_on, step, nothing)
+    chosen = jnp.zeros(32 * n_words, jnp.int32)
+    nothing = (chosen, jnp.int32(0), jnp.zeros(n_words, jnp.uint32), jnp.array(True))
+    chosen, n_sets, _, _ = jax.lax.while_loop(lambda state: state[3] & (state[1] < n_ubatch), step, nothing)
     return chosen, n_sets
 
 
@@ -70,7 +65,7 @@ def walk_subsets(seq: UInt32[Array, "T W"], n_tokens: I32, n_ubatch: I32) -> Spl
     anything = jnp.full(n_words, 2**32 - 1, jnp.uint32)
 
     def step(walk: _Walk) -> _Walk:
-        fits = walk.unused & (rows > walk.row) & jnp.all((seq & ~walk.within) == 0, axis=-1)
+        fits = walk.unused & (rows > walk.row) & jnp.all((seq & ~walk.within[None]) == 0, axis=-1)
         row = jnp.argmax(fits).astype(jnp.int32)
         takes = fits[row] & (walk.n_used - walk.offset[walk.n_closed] < n_ubatch)
         n_closed = walk.n_closed + jnp.where(takes, 0, 1)
@@ -112,10 +107,11 @@ def order_is_kept(plan: SplitPlan, seq: UInt32[Array, "T W"]) -> Flag:
     capacity, n_words = seq.shape
     bit = jnp.arange(32, dtype=jnp.uint32)
 
-    def step(place: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(place: Scalar, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         latest, kept = state
         row = plan.order[place]
-        member = ((jnp.asarray(seq).at[row].get(mode="fill", fill_value=0)[:, None] >> bit) & 1) == 1
+        words = jnp.asarray(seq).at[row].get(mode="fill", fill_value=0)
+        member = ((words[:, None] >> bit[None]) & 1) == 1
         return jnp.where(member, row, latest), kept & jnp.all(~member | (latest < row))
 
     start = (jnp.full((n_words, 32), -1), jnp.array(True))

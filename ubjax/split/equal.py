@@ -24,11 +24,13 @@ from ubjax.typing import I32, Array, Flag, Int32, Scalar, UInt32
 def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequential: bool) -> SplitPlan:
     """Cut a batch into rectangles of at most `n_ubatch` rows (semantics of llama.cpp's split_equal).
 
-    Each ubatch takes the sequence sets in the order of their first unused row, as many as fit, and as many rows of each as
-    the shortest has and the limit allows. `sequential` (static) wants the sets' ids consecutive, and refuses a batch with a row
-    in several sequences: its plan is empty, a failed split. `n_keep_tail` K > 0: a set ends a ubatch used up or with at least
-    K rows left. `n_ubatch` and `n_keep_tail` [rows] are data; ValueError when a host number is out of range (n_ubatch >= 1,
-    0 <= n_keep_tail < n_ubatch), an empty plan when an array is.
+    Each ubatch takes sequence sets in the order of their first unused rows, as many as fit, and as many rows of each
+    as the shortest has and the limit allows. `sequential` (static) wants the ids of the sets consecutive; a batch with
+    a row in several sequences then gets the empty plan of a failed split. `n_keep_tail` K > 0: a set ends a ubatch
+    used up or with at least K rows left.
+
+    `n_ubatch` and `n_keep_tail` [rows] are data. ValueError when a host number is out of range (n_ubatch >= 1,
+    0 <= n_keep_tail < n_ubatch) or the capacity too large for a sort key; arrays out of range give the empty plan.
 
         sequences 0 1 2 0 1 2 0 1 2, n_ubatch 9     order [0 3 6 1 4 7 2 5 8]   offset [0 9 9 ...]   n_seqs [3 0 ...]
     """
@@ -36,6 +38,9 @@ def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequ
     tail = as_size("n_keep_tail", n_keep_tail, least=0)
     if not isinstance(limit, jax.Array) and not isinstance(tail, jax.Array) and tail >= limit:
         raise ValueError(f"n_keep_tail is {tail}, less than n_ubatch = {limit} is needed")
+    capacity, most = batch.seq.shape[-2], (2**31 >> _id_bits(32 * batch.seq.shape[-1])) - 1
+    if capacity > most:
+        raise ValueError(f"the capacity of the batch is {capacity}, at most {most} rows and their ids fit a sort key")
     return _split_equal(batch.seq, batch.order, batch.n_tokens, limit, tail, sequential=sequential)
 
 
@@ -49,6 +54,7 @@ def _split_equal(
     sequential: bool,
 ) -> SplitPlan:
     groups = by_first_seq(seq, order, n_tokens)
+    n_ubatch, n_keep_tail = jnp.asarray(n_ubatch), jnp.asarray(n_keep_tail)
     possible = (n_ubatch >= 1) & (n_keep_tail >= 0) & (n_keep_tail < n_ubatch)
 
     def disjoint(choose: Choose, allowed: Flag) -> SplitPlan:
@@ -71,14 +77,13 @@ def _split_equal(
 def _by_first_row(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, " G"]) -> tuple[jax.Array, jax.Array]:
     """The groups with rows left, by first unused row: (groups [G], how many of them go into the ubatch)."""
     n_groups = head.shape[0]
-    capacity = groups.rows.shape[0]
-    bits = (n_groups - 1).bit_length()
-    if (capacity + 1) << bits > 2**31:
-        raise ValueError(
-            f"a batch of {capacity} rows and {n_groups} sequences is too large for one sort key, "
-            f"at most {(2**31 >> bits) - 1} rows are possible"
-        )
+    bits = _id_bits(n_groups)
     row = next_rows(groups, head)
     key = jax.lax.sort((row << bits) | jnp.arange(n_groups, dtype=jnp.int32))
-    n_live = jnp.sum(row < capacity, dtype=jnp.int32)
+    n_live = jnp.sum(row < groups.rows.shape[0], dtype=jnp.int32)
     return key & ((1 << bits) - 1), jnp.minimum(n_live, n_ubatch)
+
+
+def _id_bits(n_groups: int) -> int:
+    """Bits of a sort key that hold a group."""
+    return (n_groups - 1).bit_length()

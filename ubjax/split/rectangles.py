@@ -72,7 +72,7 @@ def take_rectangle(
     taken = lane < n_sets
     head = cut.head.at[chosen].get(mode="clip")
     left = groups.end.at[chosen].get(mode="clip") - head
-    length = jnp.minimum(jnp.min(jnp.where(taken, left, _MANY)), n_ubatch // n_sets)
+    length = jnp.minimum(jnp.min(jnp.where(taken, left, _MANY)), jax.lax.div(n_ubatch, n_sets))
     rest = left - length
     stranded = taken & (rest > 0) & (rest < n_keep_tail)
     kept = jnp.min(jnp.where(stranded, lane, n_sets))

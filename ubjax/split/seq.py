@@ -30,6 +30,7 @@ def split_seq(batch: Batch, n_ubatch: Scalar) -> SplitPlan:
 def _split_seq(
     seq: UInt32[Array, "T W"], order: Int32[Array, " T"], n_tokens: I32, n_ubatch: I32
 ) -> SplitPlan:
+    n_ubatch = jnp.asarray(n_ubatch)
     groups = by_first_seq(seq, order, n_tokens)
     return jax.lax.cond(
         are_disjoint(seq, groups),

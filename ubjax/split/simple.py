@@ -27,6 +27,7 @@ def split_simple(batch: Batch, n_ubatch: Scalar) -> SplitPlan:
 
 @functools.partial(jax.jit, static_argnames="capacity")
 def _split_simple(n_tokens: I32, n_ubatch: I32, capacity: int) -> SplitPlan:
+    n_tokens, n_ubatch = jnp.asarray(n_tokens), jnp.asarray(n_ubatch)
     n_used = jnp.where(n_ubatch >= 1, n_tokens, 0)
     size = jnp.clip(n_ubatch, 1, jnp.maximum(n_used, 1))
     n_ubatches = (n_used + size - 1) // size

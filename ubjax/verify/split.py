@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ubjax.batch import ROW_EMBD, ROW_ID, Batch, mark_all_outputs
-from ubjax.buckets import Bucket, BucketLadder, Buckets
+from ubjax.buckets import Bucket, BucketLadder
 from ubjax.config import BatchConfig
 from ubjax.split.equal import split_equal
 from ubjax.split.plan import SplitPlan
@@ -26,14 +26,8 @@ from ubjax.ubatch import Ubatch, take_ubatch
 from ubjax.validate import validate
 from ubjax.verify.report import Report
 
-# Coarse, so that one program serves many batches.
-_SHAPES = Buckets(
-    capacity=BucketLadder((128, 2048)),
-    n_rows=BucketLadder((8, 128, 512, 2048)),
-    n_blocks=BucketLadder((1, 16, 64, 256)),
-    n_kv=BucketLadder((1,)),
-    n_outputs=BucketLadder((2048,)),
-)
+# Few shapes of ubatches, so that one program serves many.
+_LADDERS = {"n_rows": BucketLadder((16, 128, 2048)), "n_blocks": BucketLadder((1, 16, 64, 256))}
 _AT_ONCE = 8  # ubatches gathered by one call
 
 _FIELDS = (
@@ -54,10 +48,12 @@ def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report
 
     Where a golden split broke its own limit (`exceeds_n_ubatch`), the limit is checked, and that every token was placed once.
     """
-    report = Report(name)
+    lines, report = list(lines), Report(name)
+    capacity = max((len(line["tokens"]) for line in lines), default=1)
+    n_seq_max = max((line["n_seq_max"] for line in lines), default=1)
     for number, line in enumerate(lines):
         where = f"batch {number} ({line['kind']})"
-        batch = _accepted(line)
+        batch = _accepted(line, capacity, n_seq_max)
         report.check(where, {"init": batch is not None}, {"init": line["init"]})
         if batch is None:
             continue
@@ -79,18 +75,22 @@ def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report
     return report
 
 
-def _accepted(line: dict[str, Any]) -> Batch | None:
-    """The batch of a golden line, None when it is refused: while it is built, or by `validate`."""
-    capacity = _SHAPES.capacity.pick(len(line["tokens"]))
-    sizes = {key: line[key] for key in ("n_seq_max", "n_pos", "n_vocab", "n_embd")}
-    config = BatchConfig(n_batch=capacity, **sizes)
+def _accepted(line: dict[str, Any], capacity: int, n_seq_max: int) -> Batch | None:
+    """The batch of a golden line, None when it is refused: while it is built, or by `validate`.
+
+    The sequences of a batch are checked while it is built; what follows sees the shapes of the largest batch of the file.
+    """
+    sizes = {key: line[key] for key in ("n_pos", "n_vocab", "n_embd")}
+    config = BatchConfig(n_batch=capacity, n_seq_max=line["n_seq_max"], **sizes)
     try:
         batch = _build(line, config, capacity)
     except InvalidBatchError:
         return None
-    # The batch has no sequence beyond its own n_seq_max, so all that its words can name may share a program.
-    config = dataclasses.replace(config, n_seq_max=32 * config.n_words)
-    ranges = np.full((2, config.n_seq_max), -1, np.int32)
+    config = dataclasses.replace(config, n_seq_max=n_seq_max)
+    batch = dataclasses.replace(
+        batch, seq=np.pad(batch.seq, ((0, 0), (0, config.n_words - batch.seq.shape[1])))
+    )
+    ranges = np.full((2, n_seq_max), -1, np.int32)
     for seq_id, ends in line["memory"].items():
         ranges[:, int(seq_id)] = ends
     status = validate(batch, ranges[0], ranges[1], config)
@@ -105,7 +105,7 @@ def _build(line: dict[str, Any], config: BatchConfig, capacity: int) -> Batch:
     pos = np.asarray([token["pos"] for token in tokens], np.int32).T
     batch = Batch.from_arrays(
         ids,
-        embd=rows if embedded.any() else None,
+        embd=rows,
         row_type=np.where(ids >= 0, ROW_ID, 0) | np.where(embedded, ROW_EMBD, 0),
         pos=pos[0] if len(pos) == 1 else pos,
         seq_id=[token["seq"] for token in tokens],
@@ -135,8 +135,10 @@ def _answer(batch: Batch, plan: SplitPlan) -> dict[str, Any]:
     equal_seqs, sizes = bool(plan.equal_seqs), np.diff(plan.offset)
     by_bucket = collections.defaultdict(list)
     for k in range(int(plan.n_ubatches)):
-        shape = {"n_tokens": int(sizes[k]), "n_seqs": int(plan.n_seqs[k]), "equal_seqs": equal_seqs}
-        by_bucket[_SHAPES.ubatch(n_outputs=1, **shape)].append(k)
+        n_sets = int(plan.n_seqs[k]) if equal_seqs else 1
+        n_blocks, n_rows = _LADDERS["n_blocks"].pick(n_sets), _LADDERS["n_rows"].pick(int(sizes[k]) // n_sets)
+        bucket = Bucket(n_blocks=n_blocks, n_block_rows=n_rows, n_outputs=n_blocks * n_rows)
+        by_bucket[bucket].append(k)
     taken = {}
     for bucket, ks in by_bucket.items():
         for start in range(0, len(ks), _AT_ONCE):
