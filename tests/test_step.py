@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models.helpers import FULL, GROUPED, SINGLE_KEY_HEAD, decoder, random_weights
+from tests.models.helpers import FULL, GROUPED, decoder, random_weights
 from tests.models.oracle import Reference
 from ubjax.analysis import count_compilations
 from ubjax.batch import Batch
