@@ -1,0 +1,109 @@
+"""Filters: which tokens remain, as logits in which what is dropped is -inf.
+
+Each is a shortest prefix in some order, ties broken by the smallest token id, and keeps at least one token:
+
+    logits  [2, 3, 3, 1]     descending: token 1, 2, 0, 3
+    top_k 2 [-, 3, 3, -]     top_k 1: token 1 alone, although token 2 is as likely
+
+A prefix is found without sorting: the key (then the id) at which it ends is bisected, a masked sum at each
+trip. That is at most 31 + log2(V) passes over the rows, and none when no row uses the filter; a sort of 16
+rows of 49,152 takes fifty times as long on CPU. The masked sums of one row have a fixed shape, hence grow
+with the prefix in floating point as well, and do not depend on the other rows.
+
+Axes: O rows of logits, V vocabulary. Parameters have one entry for each row.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from ubjax.sampling.draw import row_max
+from ubjax.typing import Bool, Float, Int32
+
+Rows = Float[jax.Array, "O V"]
+
+
+def top_k(x: Rows, k: Int32[jax.Array, " O"]) -> Rows:
+    """The k largest logits; k = 0 or k >= V keeps all."""
+    weight = (x > -jnp.inf).astype(x.dtype)  # counted in float32: exact up to 2^24 tokens
+    return _keep(x, _descending(x), weight, k.astype(x.dtype), (k > 0) & (k < x.shape[1]))
+
+
+def typical(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
+    """The tokens whose surprise is nearest to the entropy, until their probability exceeds p; p = 1 keeps all.
+
+    The nearest comes first, so the most likely token may go (locally typical sampling, Meister et al. 2022).
+    """
+    weight = jnp.exp(x - row_max(x))
+    total = jnp.sum(weight, axis=1, keepdims=True)
+    surprise = jnp.log(total) - (x - row_max(x))
+    entropy = jnp.sum(jnp.where(weight > 0, weight * surprise, 0), axis=1, keepdims=True) / total
+    distance = jnp.where(x > -jnp.inf, jnp.abs(surprise - entropy), jnp.inf)
+    target = jnp.nextafter(p * total[:, 0], jnp.float32(jnp.inf))  # exceed, not reach
+    return _keep(x, _ascending(distance), weight, target, p < 1)
+
+
+def top_p(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
+    """The most likely tokens until their probability reaches p (nucleus); p = 1 keeps all, p = 0 one."""
+    weight = jnp.exp(x - row_max(x))
+    return _keep(x, _descending(x), weight, p * jnp.sum(weight, axis=1), p < 1)
+
+
+def min_p(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
+    """The tokens at least p times as likely as the most likely one, equality included; p = 0 keeps all."""
+    return jnp.where(x >= row_max(x) + jnp.log(p)[:, None], x, -jnp.inf)
+
+
+def _keep(
+    x: Rows,
+    key: Int32[jax.Array, "O V"],
+    weight: Rows,
+    target: Float[jax.Array, " O"],
+    active: Bool[jax.Array, " O"],
+) -> Rows:
+    """The first tokens in the order of (key, id) whose weights reach `target`; all where they never do.
+
+    Rows that are not active keep all and cost no trip.
+    """
+    ids = jax.lax.broadcasted_iota(jnp.int32, key.shape, 1)
+
+    def reaches(inside: jax.Array) -> Bool[jax.Array, " O"]:
+        return jnp.sum(jnp.where(inside, weight, 0), axis=1) >= target
+
+    end = jnp.max(key, axis=1)
+    start = jnp.where(active, jnp.min(key, axis=1), end)
+    last_key = _first_true(start, end, lambda k: reaches(key <= k[:, None]))[:, None]
+    tied = key == last_key
+    end = jnp.max(jnp.where(tied, ids, -1), axis=1)
+    start = jnp.where(active, jnp.min(jnp.where(tied, ids, key.shape[1]), axis=1), end)
+    last_id = _first_true(start, end, lambda i: reaches((key < last_key) | (tied & (ids <= i[:, None]))))
+    kept = (key < last_key) | (tied & (ids <= last_id[:, None]))
+    return jnp.where(kept | ~active[:, None], x, -jnp.inf)
+
+
+def _first_true(
+    low: Int32[jax.Array, " O"],
+    high: Int32[jax.Array, " O"],
+    test: Callable[[jax.Array], jax.Array],
+) -> Int32[jax.Array, " O"]:
+    """The smallest value in [low, high] at which a monotone test holds in each row; `high` where it never does."""
+
+    def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)  # floor of the mean, without overflow
+        holds = test(middle)
+        open_ = low < high
+        return jnp.where(open_ & ~holds, middle + 1, low), jnp.where(open_ & holds, middle, high)
+
+    return jax.lax.while_loop(lambda bounds: jnp.any(bounds[0] < bounds[1]), halve, (low, high))[1]
+
+
+def _ascending(x: Rows) -> Int32[jax.Array, "O V"]:
+    """Integers in the order of the floats (none NaN), equal where these are: 0 and -0 as well."""
+    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _descending(x: Rows) -> Int32[jax.Array, "O V"]:
+    return ~_ascending(x)
