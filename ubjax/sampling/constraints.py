@@ -8,15 +8,14 @@
 Axes: S sequences, V vocabulary, Wv = ceil(V / 32) words, B biases a sequence can have, O rows of logits.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ubjax.pytree import pytree
-from ubjax.sampling.draw import in_range
+from ubjax.sampling.draw import usable
 from ubjax.typing import Array, Bool, Float, Int32, UInt32
 
 
@@ -40,12 +39,12 @@ class Constraints:
         *,
         n_bias: int = 0,
         bias: Mapping[int, float] | None = None,
-        allowed: Any = None,
+        allowed: Collection[int] | np.ndarray | None = None,
     ) -> "Constraints":
         """The same constraints for each of n_seq_max sequences (host arrays).
 
         n_bias: B, room for biases; it selects a program, so choose it once. bias: token -> what is added to
-        its logit, finite or -inf. allowed: token ids, or bool [V]; None allows every token.
+        its logit, finite or -inf. allowed: token ids, or a numpy array bool [V]; None allows every token.
 
         Raises ValueError for a token outside [0, n_vocab), a bias that is NaN or +inf, more than n_bias of them, or
         nothing allowed.
@@ -57,7 +56,14 @@ class Constraints:
         if allowed is None:
             words = np.full(-(-n_vocab // 32), 0xFFFFFFFF, np.uint32)
         else:
-            words = np.asarray(pack_allowed(_allowed_flags(np.asarray(allowed), n_vocab)))
+            flags = _allowed_flags(
+                np.asarray(allowed if isinstance(allowed, np.ndarray) else [*allowed]), n_vocab
+            )
+            words = (
+                np.packbits(np.pad(flags, (0, -n_vocab % 32)), bitorder="little")
+                .view("<u4")
+                .astype(np.uint32)
+            )
         return cls(
             bias_token=np.tile(tokens, (n_seq_max, 1)),
             bias=np.tile(values, (n_seq_max, 1)),
@@ -89,7 +95,7 @@ def constrain(x: Float[jax.Array, "O V"], rows: Constraints) -> Float[jax.Array,
     if rows.bias.shape[1]:
         row = jnp.arange(n_rows, dtype=jnp.int32)[:, None]
         token = jnp.where(rows.bias_token < 0, n_vocab, rows.bias_token)  # a negative index would wrap around
-        x = in_range(x, x.at[row, token].add(rows.bias.astype(x.dtype), mode="drop"))
+        x = usable(x.at[row, token].add(rows.bias.astype(x.dtype), mode="drop"))
     place = jnp.arange(32, dtype=jnp.uint32)[None, None, :]
     bits = (rows.allowed[:, :, None] >> place) & jnp.uint32(1)
     return jnp.where(bits.reshape(n_rows, -1)[:, :n_vocab] != 0, x, -jnp.inf)

@@ -33,15 +33,12 @@ def token_key(seed: UInt32[Array, ""], pos: Scalar) -> jax.Array:
 
 
 def usable(logits: Float[Array, "*n V"]) -> Float[jax.Array, "*n V"]:
-    """float32 logits without NaN and +inf: NaN can't be drawn (-inf), +inf is the largest number."""
+    """float32 logits without NaN and +inf: NaN can't be drawn (-inf), +inf becomes the largest number.
+
+    Also applied to edited logits, so that overflow stops at the largest number and -inf bans.
+    """
     x = jnp.asarray(logits, jnp.float32)
     return jnp.where(jnp.isnan(x), -jnp.inf, jnp.minimum(x, LARGEST))
-
-
-def in_range(old: Float[jax.Array, "*n"], new: Float[jax.Array, "*n"]) -> Float[jax.Array, "*n"]:
-    """Edited logits: what was -inf stays it, overflow stops at the largest number. An edit of -inf bans."""
-    new = jnp.where(new == -jnp.inf, new, jnp.clip(new, -LARGEST, LARGEST))
-    return jnp.where(old == -jnp.inf, old, new)
 
 
 def row_max(x: Float[jax.Array, "O V"]) -> Float[jax.Array, "O 1"]:

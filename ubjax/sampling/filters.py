@@ -26,8 +26,13 @@ Rows = Float[jax.Array, "O V"]
 
 def top_k(x: Rows, k: Int32[jax.Array, " O"]) -> Rows:
     """The k largest logits; k = 0 or k >= V keeps all."""
-    weight = (x > -jnp.inf).astype(x.dtype)  # counted in float32: exact up to 2^24 tokens
-    return _keep(x, _descending(x), weight, k.astype(x.dtype), (k > 0) & (k < x.shape[1]))
+    active = (k > 0) & (k < x.shape[1])
+
+    def prefix() -> Rows:
+        weight = (x > -jnp.inf).astype(x.dtype)  # counted in float32: exact up to 2^24 tokens
+        return _keep(x, -x, weight, k.astype(x.dtype), active)
+
+    return jax.lax.cond(jnp.any(active), prefix, lambda: x)
 
 
 def typical(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
@@ -35,19 +40,27 @@ def typical(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
 
     The nearest comes first, so the most likely token may go (locally typical sampling, Meister et al. 2022).
     """
-    weight = jnp.exp(x - row_max(x))
-    total = jnp.sum(weight, axis=1, keepdims=True)
-    surprise = jnp.log(total) - (x - row_max(x))
-    entropy = jnp.sum(jnp.where(weight > 0, weight * surprise, 0), axis=1, keepdims=True) / total
-    distance = jnp.where(x > -jnp.inf, jnp.abs(surprise - entropy), jnp.inf)
-    target = jnp.nextafter(p * total[:, 0], jnp.float32(jnp.inf))  # exceed, not reach
-    return _keep(x, _ascending(distance), weight, target, p < 1)
+
+    def prefix() -> Rows:
+        weight = jnp.exp(x - row_max(x))
+        total = jnp.sum(weight, axis=1, keepdims=True)
+        surprise = jnp.log(total) - (x - row_max(x))
+        entropy = jnp.sum(jnp.where(weight > 0, weight * surprise, 0), axis=1, keepdims=True) / total
+        distance = jnp.where(x > -jnp.inf, jnp.abs(surprise - entropy), jnp.inf)
+        target = jnp.nextafter(p * total[:, 0], jnp.float32(jnp.inf))  # exceed, not reach
+        return _keep(x, distance, weight, target, p < 1)
+
+    return jax.lax.cond(jnp.any(p < 1), prefix, lambda: x)
 
 
 def top_p(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
     """The most likely tokens until their probability reaches p (nucleus); p = 1 keeps all, p = 0 one."""
-    weight = jnp.exp(x - row_max(x))
-    return _keep(x, _descending(x), weight, p * jnp.sum(weight, axis=1), p < 1)
+
+    def prefix() -> Rows:
+        weight = jnp.exp(x - row_max(x))
+        return _keep(x, -x, weight, p * jnp.sum(weight, axis=1), p < 1)
+
+    return jax.lax.cond(jnp.any(p < 1), prefix, lambda: x)
 
 
 def min_p(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
@@ -56,30 +69,26 @@ def min_p(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
 
 
 def _keep(
-    x: Rows,
-    key: Int32[jax.Array, "O V"],
-    weight: Rows,
-    target: Float[jax.Array, " O"],
-    active: Bool[jax.Array, " O"],
+    x: Rows, order: Rows, weight: Rows, target: Float[jax.Array, " O"], active: Bool[jax.Array, " O"]
 ) -> Rows:
-    """The first tokens in the order of (key, id) whose weights reach `target`; all where they never do.
+    """The first tokens by (order, id) whose weights reach `target`, the others -inf; all where they never do.
 
-    Rows that are not active keep all and cost no trip.
+    Rows that are not active keep all.
     """
-    ids = jax.lax.broadcasted_iota(jnp.int32, key.shape, 1)
+    key, ids = _sort_key(order), jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
 
-    def reaches(inside: jax.Array) -> Bool[jax.Array, " O"]:
+    def reaches(inside: Bool[jax.Array, "O V"]) -> Bool[jax.Array, " O"]:
         return jnp.sum(jnp.where(inside, weight, 0), axis=1) >= target
 
-    end = jnp.max(key, axis=1)
-    start = jnp.where(active, jnp.min(key, axis=1), end)
-    last_key = _first_true(start, end, lambda k: reaches(key <= k[:, None]))[:, None]
-    tied = key == last_key
-    end = jnp.max(jnp.where(tied, ids, -1), axis=1)
-    start = jnp.where(active, jnp.min(jnp.where(tied, ids, key.shape[1]), axis=1), end)
-    last_id = _first_true(start, end, lambda i: reaches((key < last_key) | (tied & (ids <= i[:, None]))))
-    kept = (key < last_key) | (tied & (ids <= last_id[:, None]))
-    return jnp.where(kept | ~active[:, None], x, -jnp.inf)
+    low, high = _sort_key(jnp.min(order, axis=1)), _sort_key(jnp.max(order, axis=1))
+    last_key = _first_true(jnp.where(active, low, high), high, lambda k: reaches(key <= k[:, None]))[:, None]
+    before, tied = key < last_key, key == last_key
+    low, high = jnp.min(jnp.where(tied, ids, x.shape[1]), axis=1), jnp.max(jnp.where(tied, ids, -1), axis=1)
+    last_id = _first_true(
+        jnp.where(active, low, high), high, lambda i: reaches(before | (tied & (ids <= i[:, None])))
+    )
+    kept = before | (tied & (ids <= last_id[:, None])) | ~active[:, None]
+    return jnp.where(kept, x, -jnp.inf)
 
 
 def _first_true(
@@ -99,11 +108,7 @@ def _first_true(
     return jax.lax.while_loop(lambda bounds: jnp.any(bounds[0] < bounds[1]), halve, (low, high))[1]
 
 
-def _ascending(x: Rows) -> Int32[jax.Array, "O V"]:
+def _sort_key(x: Float[jax.Array, "*n"]) -> Int32[jax.Array, "*n"]:
     """Integers in the order of the floats (none NaN), equal where these are: 0 and -0 as well."""
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-def _descending(x: Rows) -> Int32[jax.Array, "O V"]:
-    return ~_ascending(x)

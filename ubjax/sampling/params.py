@@ -63,11 +63,11 @@ class SamplingParams:
         share = "a number in [0, 1]"
         above_0 = float(np.finfo(np.float32).tiny)  # anything smaller is 0 on most devices
         return cls(
-            temperature=_numbers("temperature", temperature, n_seq_max, 0, "a finite number of at least 0"),
+            temperature=_numbers("temperature", temperature, n_seq_max, 0.0, "a finite number of at least 0"),
             top_k=_integers("top_k", top_k, n_seq_max, np.int32, "2^31"),
-            typical_p=_numbers("typical_p", typical_p, n_seq_max, 0, share, high=1),
-            top_p=_numbers("top_p", top_p, n_seq_max, 0, share, high=1),
-            min_p=_numbers("min_p", min_p, n_seq_max, 0, share, high=1),
+            typical_p=_numbers("typical_p", typical_p, n_seq_max, 0.0, share, high=1.0),
+            top_p=_numbers("top_p", top_p, n_seq_max, 0.0, share, high=1.0),
+            min_p=_numbers("min_p", min_p, n_seq_max, 0.0, share, high=1.0),
             repeat_penalty=_numbers(
                 "repeat_penalty", repeat_penalty, n_seq_max, above_0, "a finite number above 0"
             ),
@@ -111,7 +111,8 @@ def _numbers(
         raise ValueError(f"{name} is {value!r}, {needed} is needed")
     with np.errstate(over="ignore"):
         rows = given.astype(np.float32)
-    return _rows(name, given, rows, np.isfinite(rows) & (given >= low) & (given <= high), n_seq_max, needed)
+    inside = np.isfinite(rows) & (given >= low) & (given <= high)
+    return _rows(name, given, rows, np.asarray(inside), n_seq_max, needed)
 
 
 def _integers(name: str, value: Any, n_seq_max: int, dtype: type, end: str) -> np.ndarray:
@@ -120,7 +121,7 @@ def _integers(name: str, value: Any, n_seq_max: int, dtype: type, end: str) -> n
     if given.dtype.kind not in "iu":
         raise ValueError(f"{name} is {value!r}, {needed} is needed")
     inside = (given >= 0) & (given <= np.iinfo(dtype).max)
-    return _rows(name, given, given.astype(dtype), inside, n_seq_max, needed)
+    return _rows(name, given, given.astype(dtype), np.asarray(inside), n_seq_max, needed)
 
 
 def _rows(

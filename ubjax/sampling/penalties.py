@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ubjax.pytree import pytree
-from ubjax.sampling.draw import in_range
+from ubjax.sampling.draw import usable
 from ubjax.sampling.params import SamplingParams
 from ubjax.typing import Array, Float, Int32
 
@@ -25,7 +25,8 @@ from ubjax.typing import Array, Float, Int32
 class LastTokens:
     """The last N tokens of each sequence in a ring, prompt included; an empty place holds -1.
 
-    N is a shape: it selects a program. N = 0 is a window without anything to penalize.
+    count: tokens seen in all; the next one goes to place count % N, over the oldest. N is a shape: it selects
+    a program. N = 0 is a window without anything to penalize.
     """
 
     token: Int32[Array, "S N"]
@@ -41,9 +42,7 @@ class LastTokens:
         ring = np.full(n_last, -1, np.int32)
         for i in range(max(len(tokens) - n_last, 0), len(tokens)):
             ring[i % n_last] = tokens[i]
-        return cls(
-            token=np.tile(ring, (n_seq_max, 1)), count=np.full(n_seq_max, min(len(tokens), n_last), np.int32)
-        )
+        return cls(token=np.tile(ring, (n_seq_max, 1)), count=np.full(n_seq_max, len(tokens), np.int32))
 
 
 @jax.jit
@@ -82,4 +81,4 @@ def penalize(
     repeat = params.repeat_penalty[:, None]
     new = jnp.where(old > 0, old / repeat, old * repeat)
     new -= count * params.frequency_penalty[:, None] + params.presence_penalty[:, None]
-    return x.at[row, window].set(in_range(old, new), mode="drop")  # equal tokens write equal values
+    return x.at[row, window].set(usable(new), mode="drop")  # equal tokens write equal values

@@ -73,8 +73,10 @@ def sample(
     x = penalize(constrain(raw, own), window, row)
     possible = jnp.any(x > -jnp.inf, axis=1)
     hot = valid & possible & (row.temperature >= jnp.finfo(jnp.float32).tiny)
-    token = jax.lax.cond(jnp.any(hot), _draw_hot, lambda x, *_: greedy(x), x, row, hot, jnp.asarray(pos))
-    token = jnp.where(valid & possible, token, n_vocab)
+    drawn = jax.lax.cond(
+        jnp.any(hot), _draw_hot, lambda *_: jnp.zeros_like(seq), x, row, hot, jnp.asarray(pos)
+    )
+    token = jnp.where(valid & possible, jnp.where(hot, drawn, greedy(x)), n_vocab)
     total = jax.nn.logsumexp(raw, axis=1)
     top, top_token = jax.lax.top_k(raw, n_top)
     stuck = valid & ~possible
@@ -91,13 +93,12 @@ def sample(
 def _draw_hot(
     x: Float[jax.Array, "O V"], row: SamplingParams, hot: jax.Array, pos: Int32[jax.Array, " O"]
 ) -> Int32[jax.Array, " O"]:
-    """Drawn tokens of the hot rows, greedy ones of the others (their filters are switched off)."""
+    """Drawn tokens of the hot rows; the filters of the others are switched off, their tokens arbitrary."""
     kept = filters.top_k(x, jnp.where(hot, row.top_k, 0))
     kept = filters.typical(kept, jnp.where(hot, row.typical_p, 1))
     kept = filters.top_p(kept, jnp.where(hot, row.top_p, 1))
     kept = filters.min_p(kept, jnp.where(hot, row.min_p, 0))
-    drawn = draw(kept, jnp.where(hot, row.temperature, 1), row.seed, pos)
-    return jnp.where(hot, drawn, greedy(x))
+    return draw(kept, jnp.where(hot, row.temperature, 1), row.seed, pos)
 
 
 def _minus(x: Float[jax.Array, "*n"], total: Float[jax.Array, "*m"]) -> Float[jax.Array, "*n"]:
