@@ -235,3 +235,10 @@ def test_nothing_is_sorted_and_nothing_calls_the_host():
 def test_more_top_tokens_than_there_are_is_refused(n_top):
     with pytest.raises(ValueError, match=rf"^n_top is {n_top}, a number in \[0, 300\] is needed"):
         run(LOGITS[:1], [0], [0], n_top=n_top)
+
+
+def test_arrays_of_different_numbers_of_sequences_are_refused():
+    setup = (SamplingParams.of(4), *everything()[1:])
+    sentence = "params, constraints and last have rows for 4, 5 and 5 sequences, as many in each are needed"
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        run(LOGITS[:1], [0], [0], setup)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ubjax.pytree import pytree
-from ubjax.sampling.draw import usable
+from ubjax.sampling.rows import usable
 from ubjax.typing import Array, Bool, Float, Int32, UInt32
 
 

@@ -6,9 +6,9 @@ Axes: O rows of logits, V vocabulary.
 import jax
 import jax.numpy as jnp
 
+from ubjax.sampling.rows import first_true, row_max, row_sum, usable
 from ubjax.typing import Array, Float, Int32, Scalar, UInt32
 
-LARGEST = float(jnp.finfo(jnp.float32).max)
 BLOCK = 256
 
 
@@ -16,7 +16,7 @@ BLOCK = 256
 def greedy(logits: Float[Array, "*n V"]) -> Int32[jax.Array, "*n"]:
     """The most likely token of each row; the smallest id where several are. NaN counts as -inf.
 
-    Two vectorized passes instead of one argmax: ten times as fast on CPU at 16 rows of 49,152.
+    Two vectorized passes: several times as fast as argmax on CPU.
     """
     x = usable(logits)
     ids = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
@@ -32,25 +32,10 @@ def token_key(seed: UInt32[Array, ""], pos: Scalar) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), pos)
 
 
-def usable(logits: Float[Array, "*n V"]) -> Float[jax.Array, "*n V"]:
-    """float32 logits without NaN and +inf: NaN can't be drawn (-inf), +inf becomes the largest number.
-
-    Also applied to edited logits, so that overflow stops at the largest number and -inf bans.
-    """
-    x = jnp.asarray(logits, jnp.float32)
-    return jnp.where(jnp.isnan(x), -jnp.inf, jnp.minimum(x, LARGEST))
-
-
-def row_max(x: Float[jax.Array, "O V"]) -> Float[jax.Array, "O 1"]:
-    """The largest logit of each row; 0 where all are -inf, so that it can be subtracted."""
-    largest = jnp.max(x, axis=1, keepdims=True)
-    return jnp.where(largest == -jnp.inf, 0, largest)
-
-
 def draw(
     x: Float[jax.Array, "O V"],
     temperature: Float[jax.Array, " O"],
-    seed: UInt32[jax.Array, " O"],
+    seed: UInt32[Array, " O"],
     pos: Int32[jax.Array, " O"],
 ) -> Int32[jax.Array, " O"]:
     """A token of each row with probability softmax(x / temperature); temperature > 0, all -inf gives any token.
@@ -63,15 +48,18 @@ def draw(
     weight = jnp.exp((x - row_max(x)) / temperature[:, None])
     blocks = jnp.pad(weight, ((0, 0), (0, -n_vocab % BLOCK))).reshape(n_rows, -1, BLOCK)
     uniform = jax.vmap(lambda s, p: jax.random.uniform(token_key(s, p), (2,)))(seed, pos)
-    block = _pick(jnp.sum(blocks, axis=2), uniform[:, 0])
+    block = _pick(row_sum(blocks), uniform[:, 0])
     inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
     return jnp.minimum(block * BLOCK + _pick(inside, uniform[:, 1]), n_vocab - 1)
 
 
 def _pick(weight: Float[jax.Array, "O M"], uniform: Float[jax.Array, " O"]) -> Int32[jax.Array, " O"]:
-    """The first entry where the running sum exceeds uniform * total; never one of weight 0 unless all are."""
-    running = jnp.cumsum(weight, axis=1)
-    index = jax.lax.broadcasted_iota(jnp.int32, weight.shape, 1)
-    last = jnp.max(jnp.where(weight > 0, index, 0), axis=1)
-    exceeds = (running > uniform[:, None] * running[:, -1:]) & (weight > 0)
-    return jnp.min(jnp.where(exceeds, index, last[:, None]), axis=1)
+    """The first entry at which the sum of the weights so far exceeds uniform * total, hence none of weight 0."""
+    ids = jax.lax.broadcasted_iota(jnp.int32, weight.shape, 1)
+    target = uniform * row_sum(weight)
+    first = jnp.zeros(weight.shape[0], jnp.int32)
+    return first_true(
+        first,
+        first + weight.shape[1] - 1,
+        lambda i: row_sum(jnp.where(ids <= i[:, None], weight, 0)) > target,
+    )

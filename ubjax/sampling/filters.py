@@ -5,20 +5,19 @@ Each is a shortest prefix in some order, ties broken by the smallest token id, a
     logits  [2, 3, 3, 1]     descending: token 1, 2, 0, 3
     top_k 2 [-, 3, 3, -]     top_k 1: token 1 alone, although token 2 is as likely
 
-A prefix is found without sorting: the key (then the id) at which it ends is bisected, a masked sum at each
-trip. That is at most 31 + log2(V) passes over the rows, and none when no row uses the filter; a sort of 16
-rows of 49,152 takes fifty times as long on CPU. The masked sums of one row have a fixed shape, hence grow
-with the prefix in floating point as well, and do not depend on the other rows.
+A prefix is found without sorting: the key (then, among equals, the id) at which it ends is bisected, with a
+masked sum at each trip. That is at most 32 + log2(V) passes over the rows, and none when no row uses the
+filter (under vmap a cond computes both ways). A sort of 16 rows of 49,152 takes tens of times as long on CPU.
+Sums are float32: where the mass so far equals the limit to the last bits, either side may come out. Subnormal
+numbers count as 0.
 
 Axes: O rows of logits, V vocabulary. Parameters have one entry for each row.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
-from ubjax.sampling.draw import row_max
+from ubjax.sampling.rows import first_true, row_max, row_sum
 from ubjax.typing import Bool, Float, Int32
 
 Rows = Float[jax.Array, "O V"]
@@ -43,9 +42,9 @@ def typical(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
 
     def prefix() -> Rows:
         weight = jnp.exp(x - row_max(x))
-        total = jnp.sum(weight, axis=1, keepdims=True)
+        total = row_sum(weight)[:, None]
         surprise = jnp.log(total) - (x - row_max(x))
-        entropy = jnp.sum(jnp.where(weight > 0, weight * surprise, 0), axis=1, keepdims=True) / total
+        entropy = row_sum(jnp.where(weight > 0, weight * surprise, 0))[:, None] / total
         distance = jnp.where(x > -jnp.inf, jnp.abs(surprise - entropy), jnp.inf)
         target = jnp.nextafter(p * total[:, 0], jnp.float32(jnp.inf))  # exceed, not reach
         return _keep(x, distance, weight, target, p < 1)
@@ -58,7 +57,7 @@ def top_p(x: Rows, p: Float[jax.Array, " O"]) -> Rows:
 
     def prefix() -> Rows:
         weight = jnp.exp(x - row_max(x))
-        return _keep(x, -x, weight, p * jnp.sum(weight, axis=1), p < 1)
+        return _keep(x, -x, weight, p * row_sum(weight), p < 1)
 
     return jax.lax.cond(jnp.any(p < 1), prefix, lambda: x)
 
@@ -78,34 +77,17 @@ def _keep(
     key, ids = _sort_key(order), jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
 
     def reaches(inside: Bool[jax.Array, "O V"]) -> Bool[jax.Array, " O"]:
-        return jnp.sum(jnp.where(inside, weight, 0), axis=1) >= target
+        return row_sum(jnp.where(inside, weight, 0)) >= target
 
     low, high = _sort_key(jnp.min(order, axis=1)), _sort_key(jnp.max(order, axis=1))
-    last_key = _first_true(jnp.where(active, low, high), high, lambda k: reaches(key <= k[:, None]))[:, None]
+    last_key = first_true(jnp.where(active, low, high), high, lambda k: reaches(key <= k[:, None]))[:, None]
     before, tied = key < last_key, key == last_key
     low, high = jnp.min(jnp.where(tied, ids, x.shape[1]), axis=1), jnp.max(jnp.where(tied, ids, -1), axis=1)
-    last_id = _first_true(
+    last_id = first_true(
         jnp.where(active, low, high), high, lambda i: reaches(before | (tied & (ids <= i[:, None])))
     )
     kept = before | (tied & (ids <= last_id[:, None])) | ~active[:, None]
     return jnp.where(kept, x, -jnp.inf)
-
-
-def _first_true(
-    low: Int32[jax.Array, " O"],
-    high: Int32[jax.Array, " O"],
-    test: Callable[[jax.Array], jax.Array],
-) -> Int32[jax.Array, " O"]:
-    """The smallest value in [low, high] at which a monotone test holds in each row; `high` where it never does."""
-
-    def halve(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = (low & high) + ((low ^ high) >> 1)  # floor of the mean, without overflow
-        holds = test(middle)
-        open_ = low < high
-        return jnp.where(open_ & ~holds, middle + 1, low), jnp.where(open_ & holds, middle, high)
-
-    return jax.lax.while_loop(lambda bounds: jnp.any(bounds[0] < bounds[1]), halve, (low, high))[1]
 
 
 def _sort_key(x: Float[jax.Array, "*n"]) -> Int32[jax.Array, "*n"]:

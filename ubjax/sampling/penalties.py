@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ubjax.pytree import pytree
-from ubjax.sampling.draw import usable
 from ubjax.sampling.params import SamplingParams
+from ubjax.sampling.rows import usable
 from ubjax.typing import Array, Float, Int32
 
 
@@ -49,7 +49,8 @@ class LastTokens:
 def accept(last: LastTokens, seq: Int32[Array, " O"], token: Int32[Array, " O"]) -> LastTokens:
     """The window after sequence seq[i] took token[i]; rows with a sequence outside [0, S) change nothing.
 
-    A sequence may stand in one row only (one token a step).
+    A sequence may stand in one row only (one token a step). A token outside the vocabulary, which `sample` gives
+    a row without any, takes a place and is never penalized.
     """
     n_seq_max, n_last = last.token.shape
     if not n_last:

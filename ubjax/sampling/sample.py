@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from ubjax.pytree import pytree
 from ubjax.sampling import filters
 from ubjax.sampling.constraints import Constraints, constrain
-from ubjax.sampling.draw import draw, greedy, usable
+from ubjax.sampling.draw import draw, greedy
 from ubjax.sampling.params import SamplingParams
 from ubjax.sampling.penalties import LastTokens, penalize
+from ubjax.sampling.rows import log_sum_exp, usable
 from ubjax.status import Reason, Status
 from ubjax.typing import Array, Float, Int32
 
@@ -60,11 +61,13 @@ def sample(
     sequence); the other rows have their tokens all the same. The caller enters the tokens into `last` with
     `accept`.
 
-    Raises ValueError before tracing for an n_top outside [0, V] and words that are not those of V tokens.
+    Raises ValueError while tracing for an n_top outside [0, V], words that are not those of V tokens, and arrays
+    that differ in S.
     """
     n_vocab = logits.shape[1]
     if not 0 <= n_top <= n_vocab:
         raise ValueError(f"n_top is {n_top}, a number in [0, {n_vocab}] is needed")
+    _same_size(params, constraints, last)
     raw, seq = usable(logits), jnp.asarray(seq)
     row, own, window = jax.tree.map(
         lambda rows: jnp.asarray(rows).at[seq].get(mode="clip"), (params, constraints, last.token)
@@ -74,23 +77,35 @@ def sample(
     possible = jnp.any(x > -jnp.inf, axis=1)
     hot = valid & possible & (row.temperature >= jnp.finfo(jnp.float32).tiny)
     drawn = jax.lax.cond(
-        jnp.any(hot), _draw_hot, lambda *_: jnp.zeros_like(seq), x, row, hot, jnp.asarray(pos)
+        jnp.any(hot), _filter_and_draw, lambda *_: jnp.zeros_like(seq), x, row, hot, jnp.asarray(pos)
     )
     token = jnp.where(valid & possible, jnp.where(hot, drawn, greedy(x)), n_vocab)
-    total = jax.nn.logsumexp(raw, axis=1)
+    total = log_sum_exp(raw)
     top, top_token = jax.lax.top_k(raw, n_top)
     stuck = valid & ~possible
     where = seq[jnp.argmax(stuck)]
     return Sampled(
         token=token,
-        logprob=_minus(raw.at[jnp.arange(len(seq)), token].get(mode="fill", fill_value=-jnp.inf), total),
+        logprob=_minus(
+            raw.at[jnp.arange(len(seq)), token].get(mode="fill", fill_value=-jnp.inf), total[:, 0]
+        ),
         top_token=top_token.astype(jnp.int32),
-        top_logprob=_minus(top, total[:, None]),
+        top_logprob=_minus(top, total),
         status=Status.of(Reason.NOTHING_ALLOWED, where, 0, 1).when(jnp.any(stuck)),
     )
 
 
-def _draw_hot(
+def _same_size(params: SamplingParams, constraints: Constraints, last: LastTokens) -> None:
+    found = params.seed.shape[0], constraints.allowed.shape[0], last.count.shape[0]
+    if len(set(found)) > 1:
+        raise ValueError(
+            "params, constraints and last have rows for {}, {} and {} sequences, as many in each are needed".format(
+                *found
+            )
+        )
+
+
+def _filter_and_draw(
     x: Float[jax.Array, "O V"], row: SamplingParams, hot: jax.Array, pos: Int32[jax.Array, " O"]
 ) -> Int32[jax.Array, " O"]:
     """Drawn tokens of the hot rows; the filters of the others are switched off, their tokens arbitrary."""
