@@ -22,6 +22,11 @@ class CompileCount:
         """Programs compiled while counting."""
         return sum(self.by_name.values())
 
+    def add(self, more: "CompileCount") -> None:
+        """Count those as well."""
+        self.by_name += more.by_name
+        self.seconds += more.seconds
+
     def __str__(self) -> str:
         names = ", ".join(f"{name} x{n}" for name, n in sorted(self.by_name.items()))
         return f"{self.total} compilations in {self.seconds:.1f} s" + (f" ({names})" if names else "")
