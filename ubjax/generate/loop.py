@@ -106,7 +106,8 @@ class Loop:
             self._engine.rm(seq)
 
     def _admit(self) -> None:
-        for run in self.schedule.admit(self._engine.n_free_cells()):
+        n_free = self._engine.n_free_cells() if self.schedule.waiting else 0
+        for run in self.schedule.admit(n_free):
             output = self._outputs[run]
             output.started = output.started or time.perf_counter()
             self._sampler.start(run.sequence, run.request.sampling, run.output, run.ids)

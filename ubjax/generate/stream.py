@@ -70,8 +70,9 @@ class Stream:
         """
         if not 0 <= index < len(self._requests):
             raise ValueError(f"prompt {index} is unknown, a prompt in [0, {len(self._requests)}) is needed")
-        for output in self._outputs.values():
-            if output.run.index == index and output.transcript.reason is None:
+        for i in range(self._requests[index].n):
+            output = self._outputs[index, i]
+            if output.transcript.reason is None:
                 self._pieces.append(self._loop.end(output, "cancelled"))
 
     def close(self) -> None:
