@@ -83,7 +83,7 @@ class Loop:
             parts, outputs = self._decode(self.schedule.parts())
             n_prompt = sum(part.n_prompt for part in parts)
             share = n_prompt / max(sum(part.n for part in parts), 1)
-            pieces = self._take(parts, outputs) if outputs else self._make_room()
+            pieces = self._make_room() if outputs is None else self._take(parts, outputs)
         seconds = time.perf_counter() - start
         self.report.n_prompt += n_prompt
         self.report.n_generated += sum(len(piece.tokens) for piece in pieces)
