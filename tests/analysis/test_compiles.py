@@ -1,10 +1,12 @@
 """The counter counts each new program once and warm calls never; jax's event names are as expected."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from ubjax.analysis import count_compilations
+from ubjax.analysis import CompileCount, count_compilations
 
 
 def test_new_shapes_count_and_warm_calls_do_not():
@@ -21,6 +23,12 @@ def test_new_shapes_count_and_warm_calls_do_not():
     with count_compilations() as warm:
         triple(two)
     assert warm.total == 0
+
+
+def test_counts_add_up():
+    whole = CompileCount(collections.Counter({"step": 1}), 0.5)
+    whole.add(CompileCount(collections.Counter({"step": 2, "stage": 1}), 1.0))
+    assert whole == CompileCount(collections.Counter({"step": 3, "stage": 1}), 1.5) and whole.total == 4
 
 
 def test_counting_ends_with_the_block_even_after_an_error():
