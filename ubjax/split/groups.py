@@ -17,14 +17,15 @@ from ubjax.typing import I32, Array, Bool, Flag, Int32, UInt32
 
 @pytree
 class Groups:
-    """Group g is rows[start[g]:end[g]], in batch order. Rows in no group (padding, rows without a sequence) come last;
-    `of_row` says the group of a row of the batch, N for a row in none.
+    """Group g is rows[start[g]:end[g]], in batch order; `of_row` is the group of each row of the batch.
+
+    Rows in no group (padding, rows without a sequence) come last in `rows`; their group is N.
     """
 
-    rows: Int32[Array, " T"]
-    of_row: Int32[Array, " T"]
-    start: Int32[Array, " N"]
-    end: Int32[Array, " N"]
+    rows: Int32[jax.Array, " T"]
+    of_row: Int32[jax.Array, " T"]
+    start: Int32[jax.Array, " N"]
+    end: Int32[jax.Array, " N"]
 
 
 def any_coupled(seq: UInt32[Array, "T W"], n_tokens: I32) -> Flag:
