@@ -1,8 +1,9 @@
 """KV: the rows of K and V that the cells describe. The data plane: floats only, addressed by (stream, cell).
 
-L layers, NS streams (1 when unified), Ckv cells held in each (the attended bucket, at most C), Hk heads, D
-width of a head. The arrays are as large as the bucket: a donated cache that is read through a smaller slice
-would be copied whole, once a layer. What lies in cells that are not in use is undefined.
+L layers, NS streams (1 when unified), Hk heads, Ckv cells held in each stream (the attended bucket, at most
+C), D width of a head. The cells of one head lie together, as attention reads them: with heads inside cells every
+step would turn all of K and V round first. The arrays are as large as the bucket: a donated cache that is read
+through a smaller slice would be copied whole, once a layer. What lies in cells that are not in use is undefined.
 """
 
 from functools import partial
@@ -18,10 +19,10 @@ from ubjax.typing import Array, Float
 
 @pytree
 class KV:
-    """K and V of every layer, each [NS, Ckv, Hk, D]."""
+    """K and V of every layer, each [NS, Hk, Ckv, D]."""
 
-    k: tuple[Float[Array, "NS Ckv Hk D"], ...]
-    v: tuple[Float[Array, "NS Ckv Hk D"], ...]
+    k: tuple[Float[Array, "NS Hk Ckv D"], ...]
+    v: tuple[Float[Array, "NS Hk Ckv D"], ...]
 
     @classmethod
     def zeros(
@@ -40,7 +41,7 @@ class KV:
                 f"K/V of {n_cells} cells was asked for, a stream has {config.n_cells}: "
                 f"1 to {config.n_cells} are needed"
             )
-        shape = (config.n_streams, n_cells, n_heads, head_dim)
+        shape = (config.n_streams, n_heads, n_cells, head_dim)
         return cls(
             k=tuple(jnp.zeros(shape, dtype) for _ in range(n_layers)),
             v=tuple(jnp.zeros(shape, dtype) for _ in range(n_layers)),
@@ -49,7 +50,7 @@ class KV:
     @property
     def n_cells(self) -> int:
         """Ckv."""
-        return self.k[0].shape[1]
+        return self.k[0].shape[2]
 
     @property
     def nbytes(self) -> int:
@@ -66,4 +67,4 @@ def grow(kv: KV, n_cells: int) -> KV:
     """
     if n_cells < kv.n_cells:
         raise ValueError(f"K/V holds {kv.n_cells} cells a stream, {n_cells} would not hold them")
-    return jax.tree.map(lambda rows: jnp.pad(rows, ((0, 0), (0, n_cells - kv.n_cells), (0, 0), (0, 0))), kv)
+    return jax.tree.map(lambda rows: jnp.pad(rows, ((0, 0), (0, 0), (0, n_cells - kv.n_cells), (0, 0))), kv)

@@ -1,6 +1,6 @@
 """Splits of batches whose sequence sets overlap: right, but with steps that look at all rows.
 
-T  rows a batch can hold     W  32-bit words of a set     G  sets a ubatch can hold at most, 32 W (disjoint, none empty)
+T  rows a batch can hold     W  32-bit words of a set     G  disjoint sets a ubatch can hold, 32 W
 """
 
 import dataclasses

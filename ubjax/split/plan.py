@@ -1,4 +1,6 @@
-"""SplitPlan: how a batch is cut, as a permutation of its rows plus offsets. O(T) memory however many ubatches.
+"""SplitPlan: how a batch is cut, as a permutation of its rows plus offsets.
+
+O(T) memory however many ubatches.
 
     batch rows          0 1 2 3 4 5      sequences 0 0 0 1 1 2, n_ubatch 4, split_equal(sequential)
     order             [ 0 3 5 | 1 4 | 2 ]

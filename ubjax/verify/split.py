@@ -45,7 +45,7 @@ _FIELDS = (
 
 
 def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report:
-    """Compare the acceptance of each batch and each of its splits with the golden answer: one row of the report each.
+    """Compare the acceptance of each batch and each of its splits with the golden answer, a row each.
 
     Where a golden split broke its own limit (`exceeds_n_ubatch`), the limit is checked, and that no token is missing.
     """

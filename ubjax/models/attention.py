@@ -1,0 +1,109 @@
+"""Attention of a ubatch's rows over the cells of a cache: write the rows' K and V, then attend all of the cache.
+
+R = Sb * Lb rows; B blocks that attend one stream each: Sb, or 1 when the cache has one stream (then all rows
+attend it); NS streams, Ckv cells, H query heads in G groups over Hk key heads, D width of a head.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ubjax.models.config import DecoderConfig
+from ubjax.models.layers import Linear
+from ubjax.models.rope import Rotation, rotate
+from ubjax.pytree import pytree
+from ubjax.typing import I32, Array, Bool, Float, Int32
+
+
+@pytree
+class CellAccess:
+    """Where the rows of a ubatch keep their K and V, and what they see.
+
+    `slot` and `stream` the row's cell and its stream, a slot >= Ckv (padding) is not written; block b attends
+    stream `first_stream` + b. `mask`: the cells that a row sees; `valid`: the cells that hold anything, [1, Ckv] for
+    one stream.
+    """
+
+    slot: Int32[Array, " R"]
+    stream: Int32[Array, " R"]
+    first_stream: I32
+    mask: Bool[Array, "Sb Lb Ckv"]
+    valid: Bool[Array, "B Ckv"]
+
+
+def write_rows(
+    cache: Float[Array, "NS Hk Ckv D"], rows: Float[Array, "R Hk D"], access: CellAccess
+) -> Float[jax.Array, "NS Hk Ckv D"]:
+    """The cache with the rows in their cells.
+
+    One scatter with an index for every row and head. A single slice to write (all heads of a row, or one head of one
+    row) XLA would turn into a slice update, compute that again inside the attention, and keep the old cache for it:
+    a copy of the whole cache in every layer.
+    """
+    n_heads, n_cells = cache.shape[1:3]
+    slot, stream = jnp.asarray(access.slot), jnp.asarray(access.stream)
+    if rows.shape[:2] == (1, 1):
+        rows, slot, stream = jnp.tile(rows, (2, 1, 1)), jnp.append(slot, n_cells), jnp.append(stream, 0)
+    index = (stream[:, None], jnp.arange(n_heads, dtype=jnp.int32)[None, :], slot[:, None])
+    return jnp.asarray(cache).at[index].set(rows.astype(cache.dtype), mode="drop")
+
+
+def attend(
+    q: Float[Array, "R H D"],
+    k: Float[Array, "NS Hk Ckv D"],
+    v: Float[Array, "NS Hk Ckv D"],
+    access: CellAccess,
+) -> Float[jax.Array, "R H D"]:
+    """softmax(q k / sqrt(D)) v over the cells that each row sees; finite for a row that sees nothing.
+
+    Cells that hold nothing may contain NaN: their scores are replaced, their V is zeroed.
+    """
+    n_rows, n_heads, d = q.shape
+    n_streams, n_kv_heads, n_cells = k.shape[:3]
+    n_blocks = 1 if n_streams == 1 else access.mask.shape[0]
+    if n_blocks < n_streams:
+        k = jax.lax.dynamic_slice_in_dim(k, access.first_stream, n_blocks)
+        v = jax.lax.dynamic_slice_in_dim(v, access.first_stream, n_blocks)
+    v = jnp.where(access.valid[:, None, :, None], v, 0)
+    length, groups = n_rows // n_blocks, n_heads // n_kv_heads
+    # The rows of all query heads that share a key head become the rows of one matrix product.
+    q = (q * d**-0.5).reshape(n_blocks, length, n_kv_heads, groups * d).transpose(0, 2, 1, 3)
+    q = q.reshape(n_blocks, n_kv_heads, length * groups, d).astype(k.dtype)
+    score = jnp.einsum("bhmd,bhcd->bhmc", q, k, preferred_element_type=jnp.float32)
+    score = score.reshape(n_blocks, n_kv_heads, length, groups, n_cells)
+    mask = access.mask.reshape(n_blocks, 1, length, 1, n_cells)
+    weight = jax.nn.softmax(jnp.where(mask, score, jnp.finfo(jnp.float32).min), axis=-1)
+    weight = weight.reshape(n_blocks, n_kv_heads, length * groups, n_cells).astype(v.dtype)
+    out = jnp.einsum("bhmc,bhcd->bhmd", weight, v, preferred_element_type=jnp.float32)
+    out = out.reshape(n_blocks, n_kv_heads, length, groups * d).transpose(0, 2, 1, 3)
+    return out.reshape(n_rows, n_heads, d)
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention with rotary positions; q, k and v are stacked in one matrix."""
+
+    def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
+        self.config = config
+        n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+        in_bias = any(name in config.biases for name in ("attn_q", "attn_k", "attn_v"))
+        self.qkv = Linear(config.n_embd, n_q + 2 * n_kv, bias=in_bias, dtype=dtype, rngs=rngs)
+        self.output = Linear(n_q, config.n_embd, bias="attn_output" in config.biases, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "R E"],
+        k: Float[Array, "NS Hk Ckv D"],
+        v: Float[Array, "NS Hk Ckv D"],
+        access: CellAccess,
+        at: Rotation,
+    ) -> tuple[Float[jax.Array, "R E"], Float[jax.Array, "NS Hk Ckv D"], Float[jax.Array, "NS Hk Ckv D"]]:
+        """What the rows gather, and the cache of this layer with them in it."""
+        n_heads, n_kv = self.config.n_heads, self.config.n_kv_heads
+        heads = self.qkv(x).reshape(x.shape[0], n_heads + 2 * n_kv, self.config.head_dim)
+        q, new_k, new_v = jnp.split(heads, [n_heads, n_heads + n_kv], axis=1)
+        k = write_rows(k, rotate(new_k, at), access)
+        v = write_rows(v, new_v, access)
+        out = attend(rotate(q, at), k, v, access)
+        return self.output(out.reshape(x.shape[0], -1)), k, v

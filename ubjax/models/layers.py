@@ -1,0 +1,63 @@
+"""The parts of a layer: linear maps, norms, the gated feed-forward. Activations are float32.
+
+Matrices are [out, in], in the dtype of storage; vectors are float32. R rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ubjax.typing import Array, Float
+
+
+def linear(x: Float[Array, "R in_"], weight: Float[Array, "out in_"]) -> Float[jax.Array, "R out"]:
+    """Apply a matrix to every row: x @ weight.T, summed in float32; x is rounded to the dtype of the weight first."""
+    return jax.lax.dot_general(
+        x.astype(weight.dtype), weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+def random_matrix(rngs: nnx.Rngs, n_out: int, n_in: int, dtype: Any) -> nnx.Param:
+    """A matrix [n_out, n_in] of normal values that keeps the size of what it is applied to."""
+    return nnx.Param((jax.random.normal(rngs.params(), (n_out, n_in)) * n_in**-0.5).astype(dtype))
+
+
+class Linear(nnx.Module):
+    """A matrix and perhaps a bias. What is applied to the same rows may be stacked in one (q over k over v)."""
+
+    def __init__(self, n_in: int, n_out: int, *, bias: bool, dtype: Any, rngs: nnx.Rngs):
+        self.weight = random_matrix(rngs, n_out, n_in, dtype)
+        self.bias = nnx.Param(jnp.zeros(n_out)) if bias else None
+
+    def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
+        """The rows after the matrix, with the bias added."""
+        y = linear(x, self.weight[...])
+        return y if self.bias is None else y + self.bias[...][None, :]
+
+
+class RMSNorm(nnx.Module):
+    """x / sqrt(mean(x ** 2) + eps) * weight, along the last axis."""
+
+    def __init__(self, n: int, eps: float):
+        self.weight = nnx.Param(jnp.ones(n))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "R n"]) -> Float[jax.Array, "R n"]:
+        """The normed rows."""
+        scale = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps)
+        return scale * x * self.weight[...][None, :]
+
+
+class GatedFeedForward(nnx.Module):
+    """down(silu(gate(x)) * up(x)), gate and up stacked (SwiGLU)."""
+
+    def __init__(self, n_embd: int, n_ff: int, *, in_bias: bool, out_bias: bool, dtype: Any, rngs: nnx.Rngs):
+        self.gate_up = Linear(n_embd, 2 * n_ff, bias=in_bias, dtype=dtype, rngs=rngs)
+        self.down = Linear(n_ff, n_embd, bias=out_bias, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "R E"]) -> Float[jax.Array, "R E"]:
+        """What the feed-forward adds to the rows."""
+        gate, up = jnp.split(self.gate_up(x), 2, axis=-1)
+        return self.down(jax.nn.silu(gate) * up)

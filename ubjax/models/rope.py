@@ -1,0 +1,41 @@
+"""Rotary positions: the pairs (i, i + rope_dim / 2) of a head are rotated by pos * theta ** (-2 i / rope_dim).
+
+This is ggml's NEOX order (Hugging Face's rotate_half); loaders bring other orders into it. Values of a head from
+rope_dim on stay as they are.
+
+R rows, H heads, D width of a head, N = rope_dim / 2 pairs.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ubjax.pytree import pytree
+from ubjax.typing import Array, Float, Int32
+
+
+@pytree
+class Rotation:
+    """Cosine and sine of every row's angles; made once a step, for all layers that share a base."""
+
+    cos: Float[Array, "R N"]
+    sin: Float[Array, "R N"]
+
+
+def rotation(
+    pos: Int32[Array, " R"], rope_dim: int, theta: float, factors: Float[Array, " N"] | None = None
+) -> Rotation:
+    """The rotation at positions `pos`; frequencies are divided by `factors` where there are any (rope_freqs)."""
+    frequency = jnp.asarray(theta ** (-np.arange(0, rope_dim, 2) / rope_dim), jnp.float32)
+    if factors is not None:
+        frequency = frequency / factors
+    angle = jnp.asarray(pos, jnp.float32)[:, None] * frequency[None, :]
+    return Rotation(cos=jnp.cos(angle), sin=jnp.sin(angle))
+
+
+def rotate(x: Float[Array, "R H D"], by: Rotation) -> Float[jax.Array, "R H D"]:
+    """Rotate the first 2 N values of every head."""
+    n = by.cos.shape[1]
+    cos, sin = by.cos[:, None, :], by.sin[:, None, :]
+    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)

@@ -1,0 +1,92 @@
+"""Which tensor of llama.cpp fills which rows of which parameter, and the filling, one tensor at a time.
+
+layers[0].attn.qkv.weight    rows 0 .. H D               blk.0.attn_q.weight
+                             rows H D .. (H + Hk) D      blk.0.attn_k.weight
+                             rows (H + Hk) D .. the end  blk.0.attn_v.weight
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ubjax.models.config import DecoderConfig
+
+SHOWN = 4  # names in an error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Rows [start, stop) of a parameter that one tensor fills."""
+
+    param: nnx.Param
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the tensor must have."""
+        return (self.stop - self.start, *self.param.shape[1:])
+
+
+def fill_weights(model: Any, config: DecoderConfig, weights: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Give every parameter of an abstract decoder its value. Errors as `Decoder.from_weights`."""
+    places = dict(_places(model, config))
+    missing = dict.fromkeys(places)
+    stacked: dict[int, np.ndarray] = {}
+    for name, value in weights:
+        if name not in missing:
+            fault = "was given twice" if name in places else "is not one that this model has"
+            raise ValueError(f"the tensor {name!r} {fault}")
+        place = places[name]
+        if value.shape != place.shape:
+            raise ValueError(
+                f"the tensor {name!r} has shape {list(value.shape)}, {list(place.shape)} is needed"
+            )
+        del missing[name]
+        if place.shape == place.param.shape:
+            place.param.set_value(jnp.array(value.astype(place.param.dtype, copy=False)))
+            continue
+        key = id(place.param)
+        if key not in stacked:
+            stacked[key] = np.zeros(place.param.shape, place.param.dtype)
+        stacked[key][place.start : place.stop] = value
+        if not any(places[other].param is place.param for other in missing):
+            place.param.set_value(jnp.array(stacked.pop(key)))
+    if missing:
+        names = list(missing)
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        raise ValueError(f"tensors are missing: {', '.join(names[:SHOWN])}{more}")
+
+
+def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
+    """Every tensor of the model by llama.cpp's name."""
+    yield "token_embd.weight", _whole(model.embedding)
+    yield "output_norm.weight", _whole(model.norm.weight)
+    if model.head is not None:
+        yield "output.weight", _whole(model.head.weight)
+    if model.rope_factors is not None:
+        yield "rope_freqs.weight", _whole(model.rope_factors)
+    n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    for i, layer in enumerate(model.layers):
+        yield f"blk.{i}.attn_norm.weight", _whole(layer.attn_norm.weight)
+        yield f"blk.{i}.ffn_norm.weight", _whole(layer.ffn_norm.weight)
+        for linear, parts in (
+            (layer.attn.qkv, {"attn_q": n_q, "attn_k": n_kv, "attn_v": n_kv}),
+            (layer.attn.output, {"attn_output": config.n_embd}),
+            (layer.ffn.gate_up, {"ffn_gate": config.n_ff, "ffn_up": config.n_ff}),
+            (layer.ffn.down, {"ffn_down": config.n_embd}),
+        ):
+            start = 0
+            for part, rows in parts.items():
+                yield f"blk.{i}.{part}.weight", Place(param=linear.weight, start=start, stop=start + rows)
+                if part in config.biases:
+                    yield f"blk.{i}.{part}.bias", Place(param=linear.bias, start=start, stop=start + rows)
+                start += rows
+
+
+def _whole(param: nnx.Param) -> Place:
+    return Place(param=param, start=0, stop=param.shape[0])
