@@ -4,8 +4,7 @@ T  rows a batch can hold          N  groups that are possible: G by first sequen
 W  32-bit words of a set          G  32 W, the sequences that W words can name
 
     batch rows      0    1    2    3    4   (5 padding)       first sequences 1 0 1 1 0
-    by first seq    rows [1 4 | 0 2 3 | 5]    start [0 2 5 ...]    end [2 5 5 ...]     N = G, N = 32 for one
-    word
+    by first seq    rows [1 4 | 0 2 3 | 5]    start [0 2 5 ...]    end [2 5 5 ...]    N = G = 32
 """
 
 import jax
