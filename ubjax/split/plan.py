@@ -19,9 +19,8 @@ from ubjax.typing import I32, Array, Flag, Int32
 class SplitPlan:
     """The ubatches of a batch.
 
-    `equal_seqs`: every ubatch is a rectangle, set-major (n_seqs sets of count / n_seqs rows). `n_used` <
-    n_tokens means that the split failed as a whole. `keeps_order`: no ubatch order shows a later token of a
-    sequence before an earlier one.
+    `equal_seqs`: every ubatch is a rectangle, set-major (n_seqs sets of count / n_seqs rows). `n_used` < n_tokens
+    means that the split failed as a whole. `keeps_order`: no later token of a sequence comes before an earlier one.
     """
 
     order: Int32[Array, " T"]
