@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 
@@ -44,10 +43,10 @@ def count_compilations() -> Iterator[CompileCount]:
     """
     count = CompileCount()
 
-    def listen(event: str, duration: float, **fields: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == COMPILE_EVENT:
-            count.by_name[str(fields.get("fun_name", "?"))] += 1
-            count.seconds += duration
+            count.by_name[str(kwargs.get("fun_name", "?"))] += 1
+            count.seconds += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

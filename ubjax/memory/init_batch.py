@@ -3,7 +3,6 @@
 T rows a batch can hold, M rows of a window onto one ubatch.
 """
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from ubjax.batch import Batch
 from ubjax.config import MemoryConfig
 from ubjax.memory.cells import Cells
-from ubjax.memory.prepare import prepare_with
+from ubjax.memory.prepare import prepare_after
 from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.ragged import count_seqs
@@ -57,42 +56,33 @@ def init_batch(
     the order of a sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's
     init_batch.
     """
+    # Two programs, so that a split is not compiled again for every size of cache.
+    plan, cut = _cut(batch, n_ubatch, config.unified, embd_all, max_rows)
     window = np.int32(config.n_swa)
-    return _init_batch(cells, batch, n_ubatch, window, any_size(config), max_rows=max_rows, embd_all=embd_all)
+    slot, after, n_kv, status = prepare_after(
+        cut, cells, batch, plan, window, any_size(config), max_rows=max_rows
+    )
+    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=status)
 
 
-@partial(jax.jit, static_argnames=("config", "max_rows", "embd_all"))
-def _init_batch(
-    cells: Cells,
-    batch: Batch,
-    n_ubatch: Scalar,
-    n_swa: Scalar,
-    config: MemoryConfig,
-    *,
-    max_rows: int,
-    embd_all: bool,
-) -> Prepared:
+@partial(jax.jit, static_argnames=("unified", "embd_all", "max_rows"))
+def _cut(
+    batch: Batch, n_ubatch: Scalar, unified: bool, embd_all: bool, max_rows: int
+) -> tuple[SplitPlan, Status]:
+    """The plan, and SPLIT_FAILED with the first token that has no ubatch to go into unless all of them have."""
     n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
-    if config.unified:
+    if unified:
         plan = split_simple(batch, n_ubatch)
     elif embd_all:
         plan = split_seq(batch, n_ubatch)
     else:
         plan = split_equal(batch, n_ubatch, sequential=True)
-    cut = _cut_status(batch, plan, config)
-    runnable = dataclasses.replace(plan, n_ubatches=jnp.where(cut.code == 0, plan.n_ubatches, 0))
-    slot, after, n_kv, found = prepare_with(cells, batch, runnable, n_swa, config, max_rows=max_rows)
-    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=cut.merge(found))
-
-
-def _cut_status(batch: Batch, plan: SplitPlan, config: MemoryConfig) -> Status:
-    """SPLIT_FAILED, with the first token that has no ubatch to go into, unless all of them can run as cut."""
     T, n_tokens = batch.token.shape[0], jnp.asarray(batch.n_tokens)
     placed = jnp.zeros(T, bool).at[plan.order].set(True, mode="drop")
-    if not config.unified:
+    if not unified:
         placed &= count_seqs(batch.seq) <= 1  # K/V rows of several streams can't be shared
     missing = ~placed & (jnp.arange(T, dtype=jnp.int32) < n_tokens)
     n_missing = jnp.sum(missing, dtype=jnp.int32)
     first = jnp.where(n_missing > 0, jnp.argmax(missing), -1)
     failed = Status.of(Reason.SPLIT_FAILED, where=first, found=n_tokens - n_missing, needed=n_tokens)
-    return failed.when((n_missing > 0) | ~plan.keeps_order)
+    return plan, failed.when((n_missing > 0) | ~jnp.asarray(plan.keeps_order))
