@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ubjax.buckets import BucketLadder
+from ubjax.typing import Number
 
-Number: TypeAlias = int | float
 Histogram: TypeAlias = Mapping[int, int]
 Cost: TypeAlias = Callable[[int], Number]  # of one ubatch, by its rows
 
@@ -158,7 +158,7 @@ class Candidates:
         return tuple(reversed(sizes))
 
     def _add_bucket(self, best: list[Number] | None, price: Number = 0) -> tuple[list[Number], list[int]]:
-        """One more bucket: new[j] = min over i < j of best[i] + price + a bucket for i to j - 1; and those i. Both [n + 1].
+        """One more bucket: new[j] = min over i < j of best[i] + price + a bucket for i to j - 1; and the i [n + 1].
 
         Without `best` the new values themselves are continued, so that any number of buckets may be used. Each i is a
         line, best[i] - before[i] * cost, asked at costs that never fall: a lower hull, walked once. One flat loop,

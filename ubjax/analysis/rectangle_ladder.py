@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ubjax.analysis.ladder import Candidates, Cost, Number
+from ubjax.analysis.ladder import Candidates, Cost
 from ubjax.buckets import RectangleLadder
+from ubjax.typing import Number
 
 RectangleHistogram: TypeAlias = Mapping[tuple[int, int], int]
 _UNHELD = 1e15  # what a ubatch without a shape costs: more than any padding
