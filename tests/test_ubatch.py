@@ -30,7 +30,9 @@ def test_the_drawn_example():
 
 def media_batch(capacity: int = 7) -> Batch:
     """Six rows of three sequences with four positions each, no two numbers equal; some are embeddings."""
-    config = BatchConfig(n_vocab=99, n_batch=9, n_seq_max=34, n_pos=4, n_embd=2, n_embd_state=3, allow_mixed=True)
+    config = BatchConfig(
+        n_vocab=99, n_batch=9, n_seq_max=34, n_pos=4, n_embd=2, n_embd_state=3, allow_mixed=True
+    )
     embedded = np.array([0, 1, 1, 0, 1, 0], bool)
     return Batch.from_arrays(
         np.arange(40, 46),
@@ -155,10 +157,15 @@ def test_ubatches_together_are_the_batch(sets, n_ubatch):
     for plan in (split_simple(batch, n_ubatch), split_equal(batch, n_ubatch, sequential=False)):
         ks = jnp.arange(cases.CAPACITY, dtype=jnp.int32)
         blocks = bucket(1, 8, 8) if not plan.equal_seqs else bucket(8, 8, 8)
-        ubatches = jax.device_get(jax.vmap(lambda k, plan=plan, shape=blocks: take_ubatch(batch, plan, k, shape))(ks))
+        ubatches = jax.device_get(
+            jax.vmap(lambda k, plan=plan, shape=blocks: take_ubatch(batch, plan, k, shape))(ks)
+        )
         assert sorted(ubatches.batch_idx[ubatches.valid].tolist()) == list(range(len(sets)))
         assert ubatches.batch_idx[ubatches.valid].tolist() == np.asarray(plan.order)[: len(sets)].tolist()
         assert ubatches.token[ubatches.valid].tolist() == ubatches.batch_idx[ubatches.valid].tolist()
         assert ubatches.n_tokens.sum() == len(sets)
-        shown = [rows[outputs[outputs < rows.size]] for rows, outputs in zip(ubatches.batch_idx, ubatches.out_rows, strict=True)]
+        shown = [
+            rows[outputs[outputs < rows.size]]
+            for rows, outputs in zip(ubatches.batch_idx, ubatches.out_rows, strict=True)
+        ]
         assert np.concatenate(shown).tolist() == [len(sets) - 1]

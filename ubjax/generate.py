@@ -6,7 +6,7 @@ The prompt is cut into batches of n_batch tokens, then every step decodes the on
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ubjax.batch import Batch
 from ubjax.config import BatchConfig, MemoryConfig
@@ -15,6 +15,7 @@ from ubjax.sampling import greedy
 from ubjax.usage import Usage
 
 
+@runtime_checkable
 class TextStream(Protocol):
     """Turns token ids into text as whole characters become known."""
 
@@ -27,6 +28,7 @@ class TextStream(Protocol):
         ...
 
 
+@runtime_checkable
 class TextCodec(Protocol):
     """What generation needs of a tokenizer."""
 
@@ -44,6 +46,7 @@ class TextCodec(Protocol):
         ...
 
 
+@runtime_checkable
 class Decodes(Protocol):
     """What generation needs of an engine."""
 

@@ -134,7 +134,7 @@ def sentence(status: Status) -> str:
 
 def refusal(reason: Reason, where: int, found: int, needed: int) -> DecodeError:
     """The exception of a reason found on the host."""
-    numbers = (np.int32(n) for n in (reason, where, found, needed))
+    numbers = (np.asarray(n, np.int32) for n in (reason, where, found, needed))
     return _error(Status(**dict(zip(("code", "where", "found", "needed"), numbers, strict=True))), "")
 
 

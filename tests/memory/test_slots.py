@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,7 +57,7 @@ def test_find_slot_is_the_walk(config, data, heads, n, n_sets):
         slot = find_slot(cache.cells(), rows, config, cont=cont)
         assert slot.ok == (None not in found)
         if slot.ok:
-            walked = [index for cells in found for index in cells]
+            walked = [index for walk in found for index in walk or []]
             assert slot.index.tolist() == walked + [C] * (CAPACITY - len(walked))
         else:
             stream = cache.streams[found.index(None)]
@@ -130,12 +131,12 @@ def test_padding_never_touches_a_cell(config):
         output=batch.output | bad,
     )
     cut = split_simple(batch, 8) if config.unified else split_equal(batch, 8, sequential=True)
-    rows = jax.device_get(ubatch_rows(batch, cut, 0, config, max_rows=CAPACITY))
+    rows = ubatch_rows(batch, cut, 0, config, max_rows=CAPACITY)
     assert rows.valid.tolist() == [True] * 2 + [False] * 14 and not rows.seq[2:].any()
     rows = dataclasses.replace(
         rows,
-        pos=np.where(bad, 9, rows.pos),
-        seq=np.where(bad[:, None], np.uint32(7), rows.seq),
+        pos=jnp.where(bad[None], 9, rows.pos),
+        seq=jnp.where(bad[:, None], np.uint32(7), rows.seq),
     )
     streams = [{i: (i, s) for i in range(4, 8)} for s in range(config.n_streams)]
     before = cells_of(config, streams, [2] * config.n_streams)

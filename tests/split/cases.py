@@ -16,7 +16,9 @@ def _rows(sets: st.SearchStrategy[Any]) -> st.SearchStrategy[list[frozenset[int]
 single = _rows(st.sampled_from(IDS).map(lambda s: frozenset({s})))
 coupled = _rows(st.frozensets(st.sampled_from(IDS[2:7]), min_size=1))
 disjoint = st.permutations(IDS).flatmap(
-    lambda ids: _rows(st.sampled_from([frozenset(ids[:3]), frozenset(ids[3:5]), frozenset(ids[5:6]), frozenset(ids[6:])]))
+    lambda ids: _rows(
+        st.sampled_from([frozenset(ids[:3]), frozenset(ids[3:5]), frozenset(ids[5:6]), frozenset(ids[6:])])
+    )
 )
 any_sets = st.one_of(single, disjoint, coupled)
 n_ubatch = st.integers(1, CAPACITY + 2)

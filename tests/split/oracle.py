@@ -38,7 +38,9 @@ def equal(sets: list[frozenset[int]], n_ubatch: int, n_keep_tail: int = 0, *, se
     return cut
 
 
-def _choose(sets: list[frozenset[int]], used: set[int], n_ubatch: int, sequential: bool) -> list[frozenset[int]]:
+def _choose(
+    sets: list[frozenset[int]], used: set[int], n_ubatch: int, sequential: bool
+) -> list[frozenset[int]]:
     chosen: list[frozenset[int]] = []
     for i, s in enumerate(sets):
         if i in used or any(s & other for other in chosen):

@@ -30,7 +30,11 @@ def test_disjoint_means_every_two_sets_equal_or_apart(sets):
 def test_groups_by_set_are_the_rows_of_equal_sets_in_order(sets):
     batch = oracle.batch_of(sets, cases.N_SEQ_MAX, cases.CAPACITY)
     groups = jax.tree.map(np.asarray, jax.jit(by_set)(batch.seq, batch.n_tokens))
-    found = [groups.rows[start:end].tolist() for start, end in zip(groups.start, groups.end, strict=True) if start < end]
+    found = [
+        groups.rows[start:end].tolist()
+        for start, end in zip(groups.start, groups.end, strict=True)
+        if start < end
+    ]
     assert sorted(found) == sorted([i for i, s in enumerate(sets) if s == wanted] for wanted in set(sets))
     for group, (start, end) in enumerate(zip(groups.start, groups.end, strict=True)):
         assert (groups.of_row[groups.rows[start:end]] == group).all()

@@ -16,7 +16,10 @@ from ubjax.split.plan import SplitPlan
 
 SPLITS: dict[str, tuple[Callable[..., SplitPlan], Callable[..., oracle.Cut]]] = {
     "simple": (split_simple, oracle.simple),
-    "equal": (functools.partial(split_equal, sequential=False), functools.partial(oracle.equal, sequential=False)),
+    "equal": (
+        functools.partial(split_equal, sequential=False),
+        functools.partial(oracle.equal, sequential=False),
+    ),
     "equal sequential": (
         functools.partial(split_equal, sequential=True),
         functools.partial(oracle.equal, sequential=True),
@@ -138,7 +141,9 @@ def test_padding_rows_are_never_looked_at(split, slow, sets):
 def test_one_program_for_every_limit(split, slow):
     batch = oracle.batch_of([0, 1, 0, 2, 2, 0, 1], capacity=19)
     with count_compilations() as count:
-        cuts = [oracle.cut_of(split(batch, n)) for n in (1, 2, 3, np.int32(5), np.int64(7), jnp.int32(8), 512)]
+        cuts = [
+            oracle.cut_of(split(batch, n)) for n in (1, 2, 3, np.int32(5), np.int64(7), jnp.int32(8), 512)
+        ]
     assert count.total == 1
     assert [max(len(ubatch) for ubatch, _ in cut) for cut in cuts][:3] == [1, 2, 3]
 
@@ -174,4 +179,6 @@ def test_no_callback(split, slow):
     program = str(jax.make_jaxpr(lambda n: split(batch, n))(jnp.int32(2)))
     assert "select_n" in program
     assert "callback" not in program
-    assert "callback" in str(jax.make_jaxpr(lambda n: jax.debug.callback(print, n))(1))  # so it would be called
+    assert "callback" in str(
+        jax.make_jaxpr(lambda n: jax.debug.callback(print, n))(1)
+    )  # so it would be called

@@ -34,11 +34,3 @@ def test_what_differs_is_told():
     )
     assert set(report.first) == {"seq_id_unq", "out_ids", "init"}
 
-
-def test_a_limit_that_was_broken_is_checked_as_a_limit():
-    flagged = next(
-        line for line in golden("split.jsonl.gz") if any(s["exceeds_n_ubatch"] for s in line.get("splits", []))
-    )
-    split = next(s for s in flagged["splits"] if s["exceeds_n_ubatch"])
-    assert max(ubatch["n_tokens"] for ubatch in split["ubatches"]) > split["n_ubatch"]
-    assert replay_split([flagged | {"splits": [split]}], "one").equal

@@ -3,7 +3,6 @@
 T rows a batch can hold, M rows of a window onto one ubatch.
 """
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from ubjax.batch import Batch
 from ubjax.config import MemoryConfig
 from ubjax.memory.cells import Cells
-from ubjax.memory.prepare import prepare_with
+from ubjax.memory.prepare import prepare_after
 from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.ragged import count_seqs
@@ -57,21 +56,6 @@ def init_batch(
     the order of a sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's
     init_batch.
     """
-    window = np.int32(config.n_swa)
-    return _init_batch(cells, batch, n_ubatch, window, any_size(config), max_rows=max_rows, embd_all=embd_all)
-
-
-@partial(jax.jit, static_argnames=("config", "max_rows", "embd_all"))
-def _init_batch(
-    cells: Cells,
-    batch: Batch,
-    n_ubatch: Scalar,
-    n_swa: Scalar,
-    config: MemoryConfig,
-    *,
-    max_rows: int,
-    embd_all: bool,
-) -> Prepared:
     n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
     if config.unified:
         plan = split_simple(batch, n_ubatch)
@@ -79,17 +63,21 @@ def _init_batch(
         plan = split_seq(batch, n_ubatch)
     else:
         plan = split_equal(batch, n_ubatch, sequential=True)
-    cut = _cut_status(batch, plan, config)
-    runnable = dataclasses.replace(plan, n_ubatches=jnp.where(cut.code == 0, plan.n_ubatches, 0))
-    slot, after, n_kv, found = prepare_with(cells, batch, runnable, n_swa, config, max_rows=max_rows)
-    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=cut.merge(found))
+    # Two programs, so that a split is not compiled again for every size of cache.
+    cut = _cut_status(batch, plan, unified=config.unified)
+    window = np.int32(config.n_swa)
+    slot, after, n_kv, status = prepare_after(
+        cut, cells, batch, plan, window, any_size(config), max_rows=max_rows
+    )
+    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=status)
 
 
-def _cut_status(batch: Batch, plan: SplitPlan, config: MemoryConfig) -> Status:
+@partial(jax.jit, static_argnames="unified")
+def _cut_status(batch: Batch, plan: SplitPlan, *, unified: bool) -> Status:
     """SPLIT_FAILED, with the first token that has no ubatch to go into, unless all of them can run as cut."""
     T, n_tokens = batch.token.shape[0], jnp.asarray(batch.n_tokens)
     placed = jnp.zeros(T, bool).at[plan.order].set(True, mode="drop")
-    if not config.unified:
+    if not unified:
         placed &= count_seqs(batch.seq) <= 1  # K/V rows of several streams can't be shared
     missing = ~placed & (jnp.arange(T, dtype=jnp.int32) < n_tokens)
     n_missing = jnp.sum(missing, dtype=jnp.int32)

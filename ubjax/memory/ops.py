@@ -102,6 +102,7 @@ def _in_range(pos: jax.Array, p0: Scalar, p1: Scalar) -> jax.Array:
 
 def _members(cells: Cells, seq: Scalar, p0: Scalar, p1: Scalar, config: MemoryConfig) -> jax.Array:
     """[NS, C]: cells of the sequence, in its stream, with a position in range."""
+    seq = jnp.asarray(seq, jnp.int32)
     here = jnp.arange(config.n_streams, dtype=jnp.int32) == stream_of(seq, config)
     return here[:, None] & has_seq(cells.seq, seq) & _in_range(jnp.asarray(cells.pos), p0, p1)
 
@@ -176,7 +177,7 @@ def cp(
     at = jnp.where(whole & known & (here != there), there, config.n_streams)  # dropped: nothing changes
     held = member[row]
 
-    def copied(leaf: jax.Array, value: jax.Array) -> jax.Array:
+    def copied(leaf: Array, value: Array) -> jax.Array:
         return jnp.asarray(leaf).at[at].set(value, mode="drop")
 
     cells = Cells(

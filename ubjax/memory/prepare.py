@@ -18,19 +18,19 @@ from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.split.plan import SplitPlan
 from ubjax.status import Reason, Status
-from ubjax.typing import I32, Array, Int32, Scalar
+from ubjax.typing import I32, Int32, Scalar
 
 
 @pytree
 class _Trial:
     """The state of `prepare` before ubatch k; `used`, `top`: used cells and used_max_p1 of each stream."""
 
-    k: I32
+    k: Int32[jax.Array, ""]
     cells: Cells
-    used: Int32[Array, " NS"]
-    top: Int32[Array, " NS"]
-    slot: Int32[Array, " T"]
-    n_kv: I32
+    used: Int32[jax.Array, " NS"]
+    top: Int32[jax.Array, " NS"]
+    slot: Int32[jax.Array, " T"]
+    n_kv: Int32[jax.Array, ""]
     status: Status
 
 
@@ -70,14 +70,22 @@ def prepare(
     needed: its rows), the cells are the ones given, bit for bit, every slot is C and n_kv_needed is 0.
     max_rows: M, no ubatch has more rows.
     """
-    return prepare_with(cells, batch, plan, np.int32(config.n_swa), any_size(config), max_rows=max_rows)
+    window = np.int32(config.n_swa)
+    return prepare_after(Status.ok(), cells, batch, plan, window, any_size(config), max_rows=max_rows)
 
 
 @partial(jax.jit, static_argnames=("config", "max_rows"))
-def prepare_with(
-    cells: Cells, batch: Batch, plan: SplitPlan, n_swa: Scalar, config: MemoryConfig, *, max_rows: int
+def prepare_after(
+    status: Status,
+    cells: Cells,
+    batch: Batch,
+    plan: SplitPlan,
+    n_swa: Scalar,
+    config: MemoryConfig,
+    *,
+    max_rows: int,
 ) -> tuple[Int32[jax.Array, " T"], Cells, I32, Status]:
-    """`prepare` with the window's size as data, so that the program does not depend on it."""
+    """`prepare` unless `status` holds an error already; the window's size is data, one program for all."""
     before = jax.tree.map(jnp.asarray, cells)
     T, zero = batch.token.shape[0], jnp.asarray(0, jnp.int32)
     max_rows = min(max_rows, T)
@@ -91,7 +99,7 @@ def prepare_with(
             top=ops.used_max_p1(before),
             slot=jnp.full(T, config.n_cells, jnp.int32),
             n_kv=zero,
-            status=Status.ok(),
+            status=jax.tree.map(jnp.asarray, status),
         ),
     )
     ok = trial.status.code == 0

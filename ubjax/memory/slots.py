@@ -24,7 +24,7 @@ from ubjax.memory.window import out_of_window
 from ubjax.pytree import pytree
 from ubjax.ragged import count_seqs, first_seq
 from ubjax.split.plan import SplitPlan
-from ubjax.typing import I32, Array, Bool, Flag, Int32, Scalar, UInt32
+from ubjax.typing import Array, Bool, Int32, Scalar, UInt32
 
 
 @pytree
@@ -35,14 +35,14 @@ class Rows:
     rest 0.
     """
 
-    place: Int32[Array, " M"]
-    pos: Int32[Array, "P M"]
-    seq: UInt32[Array, "M W"]
-    stream: Int32[Array, " M"]
-    rank: Int32[Array, " M"]
-    valid: Bool[Array, " M"]
-    n_sets: I32
-    n_rows: I32
+    place: Int32[jax.Array, " M"]
+    pos: Int32[jax.Array, "P M"]
+    seq: UInt32[jax.Array, "M W"]
+    stream: Int32[jax.Array, " M"]
+    rank: Int32[jax.Array, " M"]
+    valid: Bool[jax.Array, " M"]
+    n_sets: Int32[jax.Array, ""]
+    n_rows: Int32[jax.Array, ""]
 
 
 @pytree
@@ -53,9 +53,9 @@ class Slot:
     most in a row).
     """
 
-    index: Int32[Array, " M"]
-    ok: Flag
-    found: I32
+    index: Int32[jax.Array, " M"]
+    ok: Bool[jax.Array, ""]
+    found: Int32[jax.Array, ""]
 
 
 @partial(jax.jit, static_argnames=("config", "max_rows"))
@@ -150,11 +150,12 @@ def find_with(
 ) -> Slot:
     """`find_slot` with the used cells of each stream [NS] and the window's size given, both data."""
     C = config.n_cells
-    start = jnp.where(cells.head > used + 2 * rows.n_rows, 0, cells.head)
+    pos, head = jnp.asarray(cells.pos), jnp.asarray(cells.head)
+    start = jnp.where(head > used + 2 * rows.n_rows, 0, head)
     begin = start.at[rows.stream].get(mode="fill", fill_value=0)
     index = begin + rows.rank
     index = jnp.where(index >= C, index - C, index)
-    empty = cells.pos.at[rows.stream, index].get(mode="fill", fill_value=0) < 0
+    empty = pos.at[rows.stream, index].get(mode="fill", fill_value=0) < 0
     straight = (begin + rows.n_rows <= C) if cont else (rows.n_rows <= C)
     # The usual case needs no walk: the cells from the head on are empty, as many as there are rows.
     return jax.lax.cond(
@@ -175,7 +176,6 @@ def find_slot(cells: Cells, rows: Rows, config: MemoryConfig, *, cont: bool = Fa
     position after the sequence's last. `cont` (static) asks for neighbours, not wrapping. Semantics of
     llama.cpp's find_slot.
     """
-    cells = jax.tree.map(jnp.asarray, cells)
     return find_with(cells, ops.used(cells), rows, config.n_swa, config, cont=cont)
 
 
@@ -187,24 +187,24 @@ def apply(cells: Cells, rows: Rows, index: Int32[Array, " M"], config: MemoryCon
     that no hole is left in it. The head of a touched stream moves behind the last cell written. As
     llama.cpp's apply_ubatch.
     """
-    cells = jax.tree.map(jnp.asarray, cells)
-    at = (rows.stream, jnp.asarray(index))
-    last = jnp.where(rows.rank == rows.n_rows - 1, rows.stream, config.n_streams)
-    last = jnp.where(index < config.n_cells, last, config.n_streams)
+    index = jnp.asarray(index)
+    pos, shift, seq, ext, head = map(jnp.asarray, (cells.pos, cells.shift, cells.seq, cells.ext, cells.head))
+    at = (rows.stream, index)
+    is_last = (rows.rank == rows.n_rows - 1) & (index < config.n_cells)
     written = dataclasses.replace(
         cells,
-        pos=cells.pos.at[at].set(rows.pos[0], mode="drop"),
-        shift=cells.shift.at[at].set(0, mode="drop"),
-        seq=cells.seq.at[at].set(rows.seq, mode="drop"),
-        head=cells.head.at[last].set(at[1] + 1, mode="drop"),
+        pos=pos.at[at].set(rows.pos[0], mode="drop"),
+        shift=shift.at[at].set(0, mode="drop"),
+        seq=seq.at[at].set(rows.seq, mode="drop"),
+        head=head.at[jnp.where(is_last, rows.stream, config.n_streams)].set(index + 1, mode="drop"),
     )
     if config.n_pos > 1:
-        ext = jnp.stack([rows.pos[1], rows.pos[2]], axis=-1)
-        written = dataclasses.replace(written, ext=cells.ext.at[at].set(ext, mode="drop"))
+        y_x = jnp.stack([rows.pos[1], rows.pos[2]], axis=-1)
+        written = dataclasses.replace(written, ext=ext.at[at].set(y_x, mode="drop"))
     if config.swa_type is SwaType.NONE:
         return written
-    owner = first_seq(cells.seq.at[at].get(mode="fill", fill_value=0))
-    lost = cells.pos.at[at].get(mode="fill", fill_value=-1)
+    owner = first_seq(seq.at[at].get(mode="fill", fill_value=0))
+    lost = pos.at[at].get(mode="fill", fill_value=-1)
     upto = jnp.full(config.n_seq_max, -1, jnp.int32).at[owner].max(lost, mode="drop")
     return _purge(written, upto, config)
 
@@ -212,7 +212,7 @@ def apply(cells: Cells, rows: Rows, index: Int32[Array, " M"], config: MemoryCon
 def _purge(cells: Cells, upto: jax.Array, config: MemoryConfig) -> Cells:
     """Remove each sequence's positions up to `upto` [S] (-1: none); heads stay."""
     if not config.unified:  # stream s holds sequence s alone
-        return ops.empty_where(cells, (cells.pos >= 0) & (cells.pos <= upto[:, None]))
+        return ops.empty_where(cells, jnp.asarray((cells.pos >= 0) & (cells.pos <= upto[:, None])))
 
     def purge_one(carry: tuple[Cells, jax.Array]) -> tuple[Cells, jax.Array]:
         cells, upto = carry

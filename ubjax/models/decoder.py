@@ -48,8 +48,8 @@ class DecoderLayer(nnx.Module):
     ) -> tuple[Float[jax.Array, "R E"], Float[jax.Array, "NS Hk Ckv D"], Float[jax.Array, "NS Hk Ckv D"]]:
         """The rows after this layer, and its K and V."""
         gathered, k, v = self.attn(self.attn_norm(x), k, v, access, at)
-        x = x + gathered
-        return x + self.ffn(self.ffn_norm(x)), k, v
+        x = gathered + x
+        return self.ffn(self.ffn_norm(x)) + x, k, v
 
 
 class Decoder(nnx.Module):

@@ -13,7 +13,7 @@ from ubjax.typing import Array, Float
 
 
 def linear(x: Float[Array, "R in_"], weight: Float[Array, "out in_"]) -> Float[jax.Array, "R out"]:
-    """x @ weight.T, summed in float32; x is rounded to the dtype of the weight. The one place where a matrix is applied."""
+    """Apply a matrix to every row: x @ weight.T, summed in float32; x is rounded to the dtype of the weight first."""
     return jax.lax.dot_general(
         x.astype(weight.dtype), weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
@@ -32,6 +32,7 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(n_out)) if bias else None
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
+        """The rows after the matrix, with the bias added."""
         y = linear(x, self.weight[...])
         return y if self.bias is None else y + self.bias[...][None, :]
 
@@ -44,8 +45,9 @@ class RMSNorm(nnx.Module):
         self.eps = eps
 
     def __call__(self, x: Float[Array, "R n"]) -> Float[jax.Array, "R n"]:
-        scale = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
-        return x * scale * self.weight[...][None, :]
+        """The normed rows."""
+        scale = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps)
+        return scale * x * self.weight[...][None, :]
 
 
 class GatedFeedForward(nnx.Module):
@@ -56,5 +58,6 @@ class GatedFeedForward(nnx.Module):
         self.down = Linear(n_ff, n_embd, bias=out_bias, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "R E"]) -> Float[jax.Array, "R E"]:
+        """What the feed-forward adds to the rows."""
         gate, up = jnp.split(self.gate_up(x), 2, axis=-1)
         return self.down(jax.nn.silu(gate) * up)

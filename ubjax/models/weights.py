@@ -1,8 +1,8 @@
 """Which tensor of llama.cpp fills which rows of which parameter, and the filling, one tensor at a time.
 
-    blk.0.attn_q.weight   rows 0 .. H D               \
-    blk.0.attn_k.weight   rows H D .. (H + Hk) D       > layers[0].attn.qkv.weight
-    blk.0.attn_v.weight   rows (H + Hk) D .. the end  /
+layers[0].attn.qkv.weight    rows 0 .. H D               blk.0.attn_q.weight
+                             rows H D .. (H + Hk) D      blk.0.attn_k.weight
+                             rows (H + Hk) D .. the end  blk.0.attn_v.weight
 """
 
 import dataclasses

@@ -40,7 +40,9 @@ def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequ
         raise ValueError(f"n_keep_tail is {tail}, less than n_ubatch = {limit} is needed")
     capacity, most = batch.seq.shape[-2], (2**31 >> _id_bits(32 * batch.seq.shape[-1])) - 1
     if capacity > most:
-        raise ValueError(f"the capacity of the batch is {capacity}, at most {most} rows and their ids fit a sort key")
+        raise ValueError(
+            f"the capacity of the batch is {capacity}, at most {most} rows and their ids fit a sort key"
+        )
     return _split_equal(batch.seq, batch.order, batch.n_tokens, limit, tail, sequential=sequential)
 
 

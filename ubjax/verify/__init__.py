@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def _read(path: Path) -> Any:
         if path.name.removesuffix(".gz").endswith(".jsonl"):
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         return json.loads(text)
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no golden file: {error}") from error
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror or error}") from error
-    except (EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no golden file: {error}") from error

@@ -1,0 +1,86 @@
+"""Tensors into parameters: the right rows, one copy, and errors that name the tensor."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.models.helpers import FULL, GROUPED, SINGLE_KEY_HEAD, random_weights
+from ubjax.models.decoder import Decoder
+
+CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, "float16"], ids=str)
+def test_parts_lie_over_one_another(dtype):
+    weights = random_weights(SINGLE_KEY_HEAD)
+    layer = Decoder.from_weights(SINGLE_KEY_HEAD, weights.items(), dtype).layers[1]
+    stacked = np.concatenate([weights[f"blk.1.attn_{part}.weight"] for part in "qkv"])
+    np.testing.assert_array_equal(layer.attn.qkv.weight[...], stacked.astype(jnp.dtype(dtype)))
+    np.testing.assert_array_equal(
+        layer.attn.qkv.bias[...], np.concatenate([np.zeros(24), weights["blk.1.attn_k.bias"], np.zeros(6)])
+    )
+    np.testing.assert_array_equal(
+        layer.ffn.gate_up.bias[...], np.concatenate([np.zeros(24), weights["blk.1.ffn_up.bias"]])
+    )
+    assert layer.attn.qkv.bias[...].dtype == layer.attn_norm.weight[...].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_every_value_arrives_once_in_any_order(config):
+    weights = list(random_weights(config).items())
+    split = nnx.split(Decoder.from_weights(config, weights))
+    turned = nnx.split(Decoder.from_weights(config, reversed(weights)))
+    assert split[0] == turned[0]
+    leaves = jax.tree.leaves(split[1])
+    for a, b in zip(leaves, jax.tree.leaves(turned[1]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    # Biases that a stacked matrix gets for its other parts are zero.
+    loaded = np.sort(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+    given = np.sort(np.concatenate([w.ravel() for _, w in weights]))
+    np.testing.assert_array_equal(loaded[loaded != 0], given)
+
+
+def test_tensors_are_taken_one_at_a_time():
+    weights = random_weights(GROUPED)
+    alive = []
+
+    def stream():
+        for name, value in weights.items():
+            value = value.copy()
+            yield name, value
+            alive.append(value)
+            value.fill(np.nan)  # the tensor is the caller's again once the next one is asked for
+
+    model = Decoder.from_weights(GROUPED, stream())
+    assert len(alive) == len(weights)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def test_a_tensor_of_another_shape_is_refused():
+    weights = random_weights(GROUPED) | {"blk.1.attn_k.weight": np.zeros((24, 16), np.float32)}
+    with pytest.raises(ValueError, match=r"'blk.1.attn_k.weight' has shape \[24, 16\], \[12, 16\] is needed"):
+        Decoder.from_weights(GROUPED, weights.items())
+
+
+def test_an_unknown_tensor_is_refused():
+    weights = random_weights(GROUPED) | {"blk.2.attn_k.weight": np.zeros((12, 16), np.float32)}
+    with pytest.raises(ValueError, match="'blk.2.attn_k.weight' is not one that this model has"):
+        Decoder.from_weights(GROUPED, weights.items())
+
+
+def test_a_tensor_given_twice_is_refused():
+    weights = random_weights(GROUPED)
+    twice = [*weights.items(), ("output_norm.weight", weights["output_norm.weight"])]
+    with pytest.raises(ValueError, match="'output_norm.weight' was given twice"):
+        Decoder.from_weights(GROUPED, twice)
+
+
+def test_missing_tensors_are_named():
+    weights = random_weights(GROUPED)
+    some = [(n, w) for n, w in weights.items() if n not in ("token_embd.weight", "blk.0.ffn_up.weight")]
+    with pytest.raises(ValueError, match=r"tensors are missing: token_embd.weight, blk.0.ffn_up.weight$"):
+        Decoder.from_weights(GROUPED, some)
+    with pytest.raises(ValueError, match=r"missing: token_embd.weight, .* and 16 more$"):
+        Decoder.from_weights(GROUPED, ())
