@@ -159,5 +159,10 @@ class Buckets:
             blocks, rows = self.n_blocks.pick(n_seqs), self.n_rows.pick(n_tokens // n_seqs)
         else:
             blocks, rows = 1, self.n_rows.pick(n_tokens)
-        outputs = min(self.n_outputs.pick(n_outputs), blocks * rows) if n_outputs else 0
+        outputs = pick_outputs(self.n_outputs, n_outputs, blocks * rows)
         return Bucket(n_blocks=blocks, n_block_rows=rows, n_outputs=outputs)
+
+
+def pick_outputs(ladder: BucketLadder, n_outputs: int, n_rows: int) -> int:
+    """Output rows of a bucket of `n_rows` rows: 0 when none is wanted, never more than the rows."""
+    return min(ladder.pick(n_outputs), n_rows) if n_outputs else 0

@@ -29,13 +29,11 @@ def test_slots_run_together_and_are_taken_again():
     traffic = drive(trace_of([(2, 4), (1, 3), (3, 1)]), slots=2, n_batch=8)
     assert list(traffic) == [[(0, 2), (1, 1)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(0, 1), (1, 3)]]
     assert traffic.repeats.tolist() == [1, 2, 1]
-    seq_id, n_tokens, counts = traffic.signatures()
-    assert sorted(zip(n_tokens.tolist(), counts.tolist(), strict=True)) == [
-        ([1, 1], 2),
-        ([1, 3], 1),
-        ([2, 1], 1),
-    ]
-    assert seq_id.shape == (3, 2)
+    assert traffic.n_cells.tolist() == [3, 5, 8]
+    place, kind = traffic.kinds()
+    assert sorted(place.tolist()) == [0, 1, 2] and place[kind].tolist() == [0, 1, 2]
+    assert [x.tolist() for x in traffic.needed_cells(unified=True)] == [[0, 1, 1, 2], [3, 5, 7, 8]]
+    assert [x.tolist() for x in traffic.needed_cells(unified=False)] == [[0, 1, 1, 2], [2, 3, 4, 5]]
 
 
 def test_an_open_loop_waits_for_arrivals():
@@ -62,6 +60,8 @@ def test_every_token_is_decoded_once(lengths, slots, more, step):
     assert traffic.tokens == sum(prompt + max(output - 1, 0) for prompt, output in lengths)
     assert sum(n for pieces in traffic for _, n in pieces) == traffic.tokens
     assert len(list(traffic)) == len(traffic)
+    assert traffic.cells_seen == sum(n * (n + 1) // 2 for n in (p + max(g - 1, 0) for p, g in lengths))
+    check_cells(traffic)
     ends = collections.Counter()
     for seq_id, n_tokens, pos, output, repeats in zip(
         traffic.seq_id, traffic.n_tokens, traffic.pos, traffic.output, traffic.repeats, strict=True
@@ -76,6 +76,24 @@ def test_every_token_is_decoded_once(lengths, slots, more, step):
         for s, n, at in zip(seq_id[used].tolist(), n_tokens[used].tolist(), pos[used].tolist(), strict=True):
             assert at in (0, ends[s])  # a sequence goes on, or a new request begins
             ends[s] = at + n - 1 + int(repeats)
+
+
+def check_cells(traffic):
+    """Follow every sequence row by row: the cells of the longest in a decode, and those of all together."""
+    held, streams = collections.Counter(), []
+    for seq_id, n_tokens, pos, n_cells, repeats in zip(
+        traffic.seq_id, traffic.n_tokens, traffic.pos, traffic.n_cells, traffic.repeats, strict=True
+    ):
+        for time in range(repeats):
+            for s, n, at in zip(seq_id.tolist(), n_tokens.tolist(), pos.tolist(), strict=True):
+                if n:
+                    held[s] = at + n + time
+            streams.append(max(held[s] for s, n in zip(seq_id.tolist(), n_tokens.tolist(), strict=True) if n))
+            if time == 0:
+                assert n_cells <= sum(held.values())  # those of finished requests are still counted here
+    assert traffic.needed_cells(unified=False)[1].tolist() == streams
+    place, together = traffic.needed_cells(unified=True)
+    assert (together >= traffic.needed_cells(unified=False)[1]).all() and len(place) == len(traffic)
 
 
 @given(LENGTHS, st.integers(1, 5), st.integers(0, 20))

@@ -1,7 +1,5 @@
 """From requests to batches, as a server with continuous batching forms them; no model runs, only lengths are followed.
 
-D  different decodes in a row      S  slots, one sequence each
-
 A decode holds one token of every running slot, then pieces of the waiting prompts in the order of their slots,
 n_batch tokens in all. The prompt's last piece gives the first output token, so a request of p and g tokens runs g - 1
 times alone:
@@ -11,78 +9,48 @@ times alone:
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
 from ubjax.analysis.traces import Trace
+from ubjax.analysis.traffic import Traffic
 from ubjax.config import MAX_SEQ
-from ubjax.typing import Array, Bool, Int32, Number
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Traffic:
-    """The decodes of a server: in each, pieces of n_tokens > 0 rows of sequence seq_id, in batch order.
-
-    `repeats`: how many decodes in a row have these pieces. `pos`: the position of a piece's first row in the first of
-    them (each repetition is one further). `output`: whether its last row asks for logits. Padding: n_tokens 0, seq_id
-    0, pos 0, output False, behind the pieces.
-    """
-
-    seq_id: Int32[Array, "D S"]
-    n_tokens: Int32[Array, "D S"]
-    pos: Int32[Array, "D S"]
-    output: Bool[Array, "D S"]
-    repeats: Int32[Array, " D"]
-
-    def __len__(self) -> int:
-        """Decodes, repetitions counted."""
-        return int(self.repeats.sum())
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        """For every decode its pieces as (seq_id, n_tokens)."""
-        for seq_id, n_tokens, repeats in zip(self.seq_id, self.n_tokens, self.repeats, strict=True):
-            n_pieces = np.count_nonzero(n_tokens)
-            pieces = list(zip(seq_id[:n_pieces].tolist(), n_tokens[:n_pieces].tolist(), strict=True))
-            for _ in range(repeats):
-                yield list(pieces)
-
-    @property
-    def tokens(self) -> int:
-        """Rows of all decodes."""
-        return int((self.n_tokens.sum(axis=1, dtype=np.int64) * self.repeats).sum())
-
-    def signatures(
-        self,
-    ) -> tuple[Int32[np.ndarray, "N S"], Int32[np.ndarray, "N S"], Int32[np.ndarray, " N"]]:
-        """The decodes that differ in their (seq_id, n_tokens): both [N, S], and how often each occurs [N]."""
-        both = np.concatenate([self.seq_id, self.n_tokens], axis=1)
-        unique, inverse = np.unique(both, axis=0, return_inverse=True)
-        counts = np.zeros(len(unique), np.int32)
-        np.add.at(counts, inverse.reshape(-1), self.repeats)
-        n_slots = self.seq_id.shape[1]
-        return unique[:, :n_slots], unique[:, n_slots:], counts
-
+from ubjax.typing import Number
 
 Piece: TypeAlias = tuple[int, int, int, bool]  # seq_id, n_tokens, pos, output
 
 
-def _as_traffic(decodes: list[tuple[list[Piece], int]], slots: int) -> Traffic:
-    """Decodes given as pieces and repetitions."""
-    counts = np.asarray([len(pieces) for pieces, _ in decodes], np.int64)
-    flat = np.asarray([piece for pieces, _ in decodes for piece in pieces], np.int32).reshape(-1, 4)
-    decode = np.repeat(np.arange(len(decodes)), counts)
-    place = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table = np.zeros((4, len(decodes), slots), np.int32)
-    table[:, decode, place] = flat.T
-    return Traffic(
-        seq_id=table[0],
-        n_tokens=table[1],
-        pos=table[2],
-        output=table[3].astype(bool),
-        repeats=np.asarray([repeats for _, repeats in decodes], np.int32),
-    )
+@dataclasses.dataclass
+class _Log:
+    """Decodes as they come."""
+
+    slots: int
+    pieces: list[list[Piece]] = dataclasses.field(default_factory=list)
+    n_cells: list[int] = dataclasses.field(default_factory=list)
+    repeats: list[int] = dataclasses.field(default_factory=list)
+
+    def add(self, pieces: list[Piece], n_cells: int, repeats: int = 1) -> None:
+        self.pieces.append(pieces)
+        self.n_cells.append(n_cells)
+        self.repeats.append(repeats)
+
+    def traffic(self) -> Traffic:
+        counts = np.asarray([len(pieces) for pieces in self.pieces], np.int64)
+        flat = np.asarray([piece for pieces in self.pieces for piece in pieces], np.int32).reshape(-1, 4)
+        decode = np.repeat(np.arange(len(counts)), counts)
+        place = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
+        table = np.zeros((4, len(counts), self.slots), np.int32)
+        table[:, decode, place] = flat.T
+        return Traffic(
+            seq_id=table[0],
+            n_tokens=table[1],
+            pos=table[2],
+            output=table[3].astype(bool),
+            n_cells=np.asarray(self.n_cells, np.int32),
+            repeats=np.asarray(self.repeats, np.int32),
+        )
 
 
 @dataclasses.dataclass
@@ -108,7 +76,7 @@ def drive(
     free one.
     """
     _check_sizes(slots, n_batch)
-    decodes: list[tuple[list[Piece], int]] = []
+    log = _Log(slots)
     table: dict[int, _Slot] = {}
     queue = deque(zip(trace.arrival.tolist(), trace.prompt.tolist(), trace.output.tolist(), strict=True))
     now = 0.0
@@ -131,7 +99,7 @@ def drive(
             if queue and len(table) < slots:
                 repeats = min(repeats, max(1, int(np.ceil((queue[0][0] - now) / step))))
             now += repeats * step
-        decodes.append((pieces, repeats))
+        log.add(pieces, sum(slot.pos for slot in table.values()) + sum(n for _, n, _, _ in pieces), repeats)
         for seq_id, n, _, _ in pieces:
             slot = table[seq_id]
             if slot.prompt:
@@ -142,7 +110,7 @@ def drive(
                 slot.pos += repeats
             if slot.done:
                 del table[seq_id]
-    return _as_traffic(decodes, slots)
+    return log.traffic()
 
 
 def _pieces(table: dict[int, _Slot], n_batch: int) -> list[Piece]:
@@ -165,22 +133,26 @@ def pack_prompts(trace: Trace, *, slots: int = 32, n_batch: int = 2048) -> Traff
     row of an embedding asks for its output; `output` says so of the last one.
     """
     _check_sizes(slots, n_batch)
-    decodes: list[tuple[list[Piece], int]] = []
+    log = _Log(slots)
     pieces: list[Piece] = []
     room = n_batch
+
+    def close() -> None:
+        log.add(pieces, sum(pos + n for _, n, pos, _ in pieces))
+
     for prompt in trace.prompt.tolist():
         pos = 0
         if pieces and (prompt > room or len(pieces) == slots):
-            decodes.append((pieces, 1))
+            close()
             pieces, room = [], n_batch
         while prompt - pos > n_batch:
-            decodes.append(([(0, n_batch, pos, True)], 1))
+            log.add([(0, n_batch, pos, True)], pos + n_batch)
             pos += n_batch
         pieces.append((len(pieces), prompt - pos, pos, True))
         room -= prompt - pos
     if pieces:
-        decodes.append((pieces, 1))
-    return _as_traffic(decodes, slots)
+        close()
+    return log.traffic()
 
 
 def _check_sizes(slots: int, n_batch: int) -> None:

@@ -3,13 +3,14 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from ubjax.analysis.driver import Traffic, drive, pack_prompts
+from ubjax.analysis.driver import drive, pack_prompts
 from ubjax.analysis.ladder import Cost
 from ubjax.analysis.ladder_kinds import LadderKind, parse_ladder
 from ubjax.analysis.rectangle_ladder import RectangleHistogram
 from ubjax.analysis.shapes import count_shapes
 from ubjax.analysis.sweep_result import SweepResult
 from ubjax.analysis.traces import Trace
+from ubjax.analysis.traffic import Traffic
 from ubjax.buckets import RectangleLadder
 from ubjax.typing import Number
 
