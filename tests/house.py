@@ -16,8 +16,8 @@ MAX_FUNCTION_LINES = 60
 # Bottom up. A module imports from lower floors, and from its own folder; nothing else.
 FLOORS = (
     {"typing", "pytree", "config"},
-    {"ragged", "status", "buckets", "sampling"},
-    {"batch"},
+    {"ragged", "status", "buckets"},
+    {"batch", "sampling"},
     {"batch_builder", "validate", "split"},
     {"ubatch"},
     {"memory", "outputs", "usage"},

@@ -1,112 +1,13 @@
-"""The engine: one state, all or nothing, the same logits however a batch is cut, stored or accompanied."""
-
-import itertools
+"""The engine: one state, all or nothing; refusals, failed steps, sequences, compilations, sizes."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.ragged_rows import alone, close, logits_of
 from tests.tiny import CONFIG, state, tiny_engine, tiny_model, unchanged
 from ubjax import Batch, Engine, EngineConfig, count_compilations
 from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
-
-LENGTHS = (9, 1, 5, 3)
-TOKENS = [np.random.default_rng(s).integers(0, CONFIG.n_vocab, n).tolist() for s, n in enumerate(LENGTHS)]
-CLOSE = 1e-3  # of logits; the same sums in another order
-
-
-def rows(order: str) -> list[tuple[int, int]]:
-    """(sequence, position) of every token: sequence after sequence, dealt in turn, or shuffled in order."""
-    blocks = [[(s, p) for p in range(n)] for s, n in enumerate(LENGTHS)]
-    if order == "blocks":
-        return [row for block in blocks for row in block]
-    if order == "in turn":
-        return [row for round_ in itertools.zip_longest(*blocks) for row in round_ if row]
-    rng, heads, out = np.random.default_rng(5), [0] * len(LENGTHS), []
-    while len(out) < sum(LENGTHS):
-        s = int(rng.choice([s for s, n in enumerate(LENGTHS) if heads[s] < n]))
-        out.append((s, heads[s]))
-        heads[s] += 1
-    return out
-
-
-def logits_of(
-    engine: Engine, placed: list[tuple[int, int]], seq_of=lambda s: s
-) -> dict[tuple[int, int], np.ndarray]:
-    """Decode (sequence, position) rows in one batch, all of them outputs."""
-    batch = engine.batch(
-        [TOKENS[s][p] for s, p in placed],
-        seq_id=[seq_of(s) for s, _ in placed],
-        pos=[p for _, p in placed],
-        output=[True] * len(placed),
-    )
-    outputs = engine.decode(batch)
-    return {row: outputs.logits(i) for i, row in enumerate(placed)}
-
-
-@pytest.fixture(scope="module")
-def alone() -> dict[tuple[int, int], np.ndarray]:
-    """Every sequence in an engine of its own, token by token."""
-    found = {}
-    for s in range(len(LENGTHS)):
-        engine = tiny_engine()
-        for p in range(LENGTHS[s]):
-            found |= logits_of(engine, [(s, p)], seq_of=lambda _: 0)
-    return found
-
-
-@pytest.mark.parametrize("kv_unified", [True, False])
-@pytest.mark.parametrize("n_ubatch", [1, 2, 7, 512])
-def test_logits_do_not_depend_on_the_cut_the_order_or_the_company(alone, n_ubatch, kv_unified):
-    for order in ("blocks", "in turn", "mixed"):
-        engine = tiny_engine(n_ubatch=n_ubatch, n_seq_max=4, kv_unified=kv_unified)
-        found = logits_of(engine, rows(order))
-        assert found.keys() == alone.keys()
-        for row, logits in found.items():
-            assert np.max(np.abs(logits - alone[row])) < CLOSE
-            assert np.argmax(logits) == np.argmax(alone[row])
-
-
-def test_a_prompt_in_pieces_equals_the_whole(alone):
-    engine = tiny_engine(n_seq_max=4, kv_unified=True)
-    found = {}
-    for piece in ([(0, 0), (0, 1)], [(0, 2), (2, 0), (2, 1)], [(0, p) for p in range(3, 9)]):
-        found |= logits_of(engine, piece)
-    assert all(np.max(np.abs(logits - alone[row])) < CLOSE for row, logits in found.items())
-    assert (engine.pos_min(0), engine.pos_max(0), engine.pos_max(2), engine.pos_max(3)) == (0, 8, 1, -1)
-
-
-@pytest.mark.parametrize("kv_unified", [True, False])
-def test_unused_cells_may_hold_nan_and_n_kv_may_be_anything_that_covers(alone, kv_unified):
-    first, rest = [(0, p) for p in range(4)], [(0, p) for p in range(4, 9)]
-    for kv_pad in (4, 16, 64):  # the attended cells: exact, rounded up, all
-        engine = tiny_engine(kv_pad=kv_pad, n_seq_max=2, n_ctx=128, kv_unified=kv_unified)
-        logits_of(engine, first)
-        poison(engine)
-        found = logits_of(engine, rest)
-        assert all(np.max(np.abs(logits - alone[row])) < CLOSE for row, logits in found.items())
-
-
-def poison(engine: Engine) -> None:
-    """NaN in K and V of every cell that holds nothing."""
-    inside = vars(engine)
-    kv, pos = inside["_kv"], np.asarray(inside["_cells"].pos)
-    empty = jnp.asarray(pos[:, : kv.n_cells] < 0)[:, None, :, None]
-    inside["_kv"] = jax.tree.map(lambda x: jnp.where(empty, jnp.nan, x), kv)
-
-
-@pytest.mark.parametrize("kv_unified", [True, False])
-def test_rows_of_padding_touch_no_row_of_the_cache(kv_unified):
-    engine = tiny_engine(n_seq_max=4, kv_unified=kv_unified)
-    poison(engine)
-    logits_of(engine, [(0, 0), (0, 1), (0, 2), (2, 0)])  # 3 rows in a block of 4, or 4 in 4; 2 of 4 streams
-    cells, kv = vars(engine)["_cells"], vars(engine)["_kv"]
-    used = np.asarray(cells.pos)[:, : kv.n_cells] >= 0
-    assert used.sum() == 4
-    for leaf in (*kv.k, *kv.v):
-        written = ~np.isnan(np.asarray(leaf)).any(axis=(1, 3))
-        assert np.array_equal(written, used)
 
 
 def test_each_cell_holds_the_sequence_of_its_row():
@@ -224,7 +125,7 @@ def broken(engine: Engine, n: int, *, consume: bool):
     return lambda: inside.update(_step=whole)
 
 
-def test_a_failed_step_keeps_the_earlier_ubatches(alone):
+def test_a_failed_step_keeps_the_earlier_ubatches():
     engine = tiny_engine(n_ubatch=4)
     repair = broken(engine, 1, consume=False)
     with pytest.raises(DecodeError, match="the step of a ubatch failed") as caught:
@@ -233,10 +134,10 @@ def test_a_failed_step_keeps_the_earlier_ubatches(alone):
     assert (engine.pos_min(0), engine.pos_max(0)) == (0, 3)
     repair()
     found = logits_of(engine, [(0, p) for p in range(4, 9)])
-    assert all(np.max(np.abs(logits - alone[row])) < CLOSE for row, logits in found.items())
+    assert close(found)
 
 
-def test_lost_buffers_clear_the_cache_and_the_next_decode_works(alone):
+def test_lost_buffers_clear_the_cache_and_the_next_decode_works():
     engine = tiny_engine(n_ubatch=4)
     repair = broken(engine, 1, consume=True)
     with pytest.raises(DecodeError, match="the cache was cleared") as caught:
@@ -245,30 +146,30 @@ def test_lost_buffers_clear_the_cache_and_the_next_decode_works(alone):
     assert engine.pos_max(0) == -1
     repair()
     found = logits_of(engine, [(0, p) for p in range(9)])
-    assert all(np.max(np.abs(logits - alone[row])) < CLOSE for row, logits in found.items())
+    assert close(found)
 
 
 # -- sequences ----------------------------------------
 
 
-def test_a_copied_prefix_continues_as_its_own(alone):
+def test_a_copied_prefix_continues_as_its_own():
     engine = tiny_engine(n_seq_max=3, kv_unified=True)
     logits_of(engine, [(0, p) for p in range(4)])
     engine.cp(0, 2)
     found = logits_of(engine, [(0, p) for p in range(4, 9)], seq_of=lambda _: 2)
-    assert all(np.max(np.abs(logits - alone[row])) < CLOSE for row, logits in found.items())
+    assert close(found)
     assert (engine.pos_max(0), engine.pos_max(2)) == (3, 8)
     engine.keep(2)
     assert (engine.pos_max(0), engine.pos_min(2), engine.pos_max(2)) == (-1, 0, 8)
 
 
-def test_removed_positions_are_decoded_again(alone):
+def test_removed_positions_are_decoded_again():
     engine = tiny_engine()
     logits_of(engine, [(0, p) for p in range(9)])
     engine.rm(0, 5)
     assert engine.pos_max(0) == 4
     found = logits_of(engine, [(0, p) for p in range(5, 9)])
-    assert all(np.max(np.abs(logits - alone[row])) < CLOSE for row, logits in found.items())
+    assert close(found)
     engine.clear()
     assert engine.pos_max(0) == -1
 
@@ -342,7 +243,7 @@ def test_usage_counts_rows_and_padding():
     assert usage.buckets == {"1x4|kv 16|out 0": 1, "1x4|kv 16|out 1": 1}
 
 
-def test_half_precision_caches_are_close(alone):
+def test_half_precision_caches_are_close():
     for dtype in ("bfloat16", "float16"):
         found = logits_of(tiny_engine(kv_dtype=dtype), [(0, p) for p in range(9)])
-        assert all(np.max(np.abs(logits - alone[row])) < 0.2 for row, logits in found.items())
+        assert all(np.max(np.abs(logits - alone()[row])) < 0.2 for row, logits in found.items())

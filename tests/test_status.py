@@ -32,6 +32,7 @@ def test_every_reason_has_a_sentence_with_its_numbers():
         (Reason.NO_SLOT, 1, NoSlotError),
         (Reason.LOST, -3, DecodeError),
         (Reason.STEP_FAILED, 2, DecodeError),
+        (Reason.NOTHING_ALLOWED, 2, DecodeError),
     ],
 )
 def test_results_and_exceptions(reason, result, kind):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ def make(seqs, pos, config=CONFIG, **arrays):
     return Batch.from_arrays(np.arange(len(seqs)), seq_id=seqs, pos=pos, config=config, capacity=16, **arrays)
 
 
-def status(batch, config=CONFIG, pos_min=NOTHING, pos_max=NOTHING):
+def status(batch, config=CONFIG, pos_min: Any = NOTHING, pos_max: Any = NOTHING):
     return validate(batch, np.asarray(pos_min, np.int32), np.asarray(pos_max, np.int32), config)
 
 

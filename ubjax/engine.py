@@ -10,6 +10,7 @@ the decode.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -162,7 +163,7 @@ class Engine:
 
     # -- sequences
     # ----------------------------------------------------------------------------------------------------
-    def batch(self, token: Sequence[int], **arrays: object) -> Batch:
+    def batch(self, token: Sequence[int], **arrays: Any) -> Batch:
         """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
         arrays.setdefault("next_pos", self._ranges()[1] + 1)
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
@@ -176,9 +177,14 @@ class Engine:
         return int(self._ranges()[1][self._known(seq_id)])
 
     def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
-        """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open."""
+        """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open.
+
+        K/V of a cache that is empty then goes back to the smallest bucket, as on `clear`.
+        """
         seq_id = seq_id if seq_id == -1 else self._known(seq_id)
         self._cells = ops.rm(self._cells, seq_id, p0, p1, self.memory)
+        if not np.any(np.asarray(self._cells.pos) >= 0):
+            self._reset()  # an empty cache starts small again, so that equal work takes equal programs
 
     def cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
         """Let `dst` share the cells of `src` with positions in [p0, p1). Refused between streams (for now)."""

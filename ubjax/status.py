@@ -38,6 +38,7 @@ class Reason(enum.IntEnum):
     NO_SLOT = 17
     LOST = 18
     STEP_FAILED = 19
+    NOTHING_ALLOWED = 20
 
 
 SENTENCE = {
@@ -68,9 +69,18 @@ SENTENCE = {
     Reason.NO_SLOT: "ubatch {where} needs {needed} cells of one stream, {found} are free: no slot",
     Reason.LOST: "the step failed after it had taken over the K/V buffers: the cache was cleared",
     Reason.STEP_FAILED: "the step of a ubatch failed: its sequences were cut back to where they were before it",
+    Reason.NOTHING_ALLOWED: "sequence {where} has {found} tokens to choose from (masked, biased to -inf, or NaN), "
+    "at least {needed} is needed",
 }
 
-RESULT = {Reason.OK: 0, Reason.SPLIT_FAILED: -2, Reason.NO_SLOT: 1, Reason.LOST: -3, Reason.STEP_FAILED: 2}
+RESULT = {
+    Reason.OK: 0,
+    Reason.SPLIT_FAILED: -2,
+    Reason.NO_SLOT: 1,
+    Reason.LOST: -3,
+    Reason.STEP_FAILED: 2,
+    Reason.NOTHING_ALLOWED: 2,
+}
 INVALID_BATCH = -1
 
 

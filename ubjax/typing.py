@@ -11,13 +11,18 @@ Axes, everywhere in the package:
     V   vocabulary                                L H K D  layers, query heads, key heads, head width
 """
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int32, UInt32
 
-Array: TypeAlias = jax.Array | np.ndarray
+# Static checkers see Any: numpy arrays lack `.at` and jax arrays are not np.ndarray, yet every leaf may be either.
+# At run time, under the tests' import hook, it is exactly these two.
+if TYPE_CHECKING:
+    Array: TypeAlias = Any
+else:
+    Array = jax.Array | np.ndarray
 Number: TypeAlias = int | float
 Scalar: TypeAlias = int | Int32[Array, ""] | np.integer[Any]
 

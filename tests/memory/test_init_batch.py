@@ -9,7 +9,7 @@ import pytest
 
 from tests.memory.helpers import assert_same, batch_of, cells_of
 from ubjax.analysis import count_compilations
-from ubjax.config import MemoryConfig
+from ubjax.config import MemoryConfig, SwaType
 from ubjax.memory.init_batch import init_batch
 from ubjax.status import Reason, result_of, sentence
 
@@ -91,3 +91,16 @@ def test_a_batch_made_inside_jit(config):
 
     found = inside(batch.pos + 1, np.int32(5))
     assert jax.tree.all(jax.tree.map(np.array_equal, found, outside))
+
+
+def test_the_size_of_a_window_is_data():
+    """Cells of positions 0..3, tokens 4 and 5 at once: two cells have left the window of 3, one that of 4."""
+    batch = jax.device_put(batch_of([(4, 0), (5, 0)], 1))
+    configs = [MemoryConfig(n_cells=4, n_swa=w, swa_type=SwaType.STANDARD) for w in (3, 4, 5)]
+    cells = jax.device_put(cells_of(configs[0], [{i: (i, 0) for i in range(4)}]))
+    init_batch(cells, batch, 2, configs[0], max_rows=4)
+    with count_compilations() as count:
+        found = [init_batch(cells, batch, 2, config, max_rows=4).status for config in configs]
+    assert count.total == 0
+    assert [int(status.code) for status in found] == [Reason.OK, Reason.NO_SLOT, Reason.NO_SLOT]
+    assert [int(status.found) for status in found] == [-1, 1, 0]

@@ -66,14 +66,14 @@ def test_a_tensor_of_another_shape_is_refused():
 
 def test_an_unknown_tensor_is_refused():
     weights = random_weights(GROUPED) | {"blk.2.attn_k.weight": np.zeros((12, 16), np.float32)}
-    with pytest.raises(ValueError, match="'blk.2.attn_k.weight' is not one that this model has"):
+    with pytest.raises(ValueError, match=r"'blk.2.attn_k.weight' is not one that this model has"):
         Decoder.from_weights(GROUPED, weights.items())
 
 
 def test_a_tensor_given_twice_is_refused():
     weights = random_weights(GROUPED)
     twice = [*weights.items(), ("output_norm.weight", weights["output_norm.weight"])]
-    with pytest.raises(ValueError, match="'output_norm.weight' was given twice"):
+    with pytest.raises(ValueError, match=r"'output_norm.weight' was given twice"):
         Decoder.from_weights(GROUPED, twice)
 
 

@@ -33,4 +33,3 @@ def test_what_differs_is_told():
         "batch 0 (decode) algo=simple n_ubatch=8 sequential=False n_keep_tail=0: seq_id_unq is [[3]], expected [[1]]"
     )
     assert set(report.first) == {"seq_id_unq", "out_ids", "init"}
-

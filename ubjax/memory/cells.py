@@ -1,7 +1,7 @@
 """Cells: what the K/V cache knows about its rows. Integers only; K and V live elsewhere.
 
 pos    [NS, C]     position, -1 in an empty cell          shift [NS, C]  pending shift of the K row, 0 in an empty cell
-seq    [NS, C, W]  set of sequences, 0 in an empty cell   ext   [NS, C, 2]  M-RoPE (y, x), 0 for text; width 0 when P = 1
+seq    [NS, C, W]  set of sequences, 0 in an empty cell  ext  [NS, C, 2]  M-RoPE (y, x), 0 for text; width 0 when P = 1
 head   [NS]        where the search for a slot starts     src   [NS]  the stream whose K/V rows a stream is to
                                                           take over before the next decode (itself: nothing pending)
 """

@@ -56,15 +56,8 @@ def init_batch(
     the order of a sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's
     init_batch.
     """
-    n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
-    if config.unified:
-        plan = split_simple(batch, n_ubatch)
-    elif embd_all:
-        plan = split_seq(batch, n_ubatch)
-    else:
-        plan = split_equal(batch, n_ubatch, sequential=True)
     # Two programs, so that a split is not compiled again for every size of cache.
-    cut = _cut_status(batch, plan, unified=config.unified)
+    plan, cut = _cut(batch, n_ubatch, config.unified, embd_all, max_rows)
     window = np.int32(config.n_swa)
     slot, after, n_kv, status = prepare_after(
         cut, cells, batch, plan, window, any_size(config), max_rows=max_rows
@@ -72,9 +65,18 @@ def init_batch(
     return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=status)
 
 
-@partial(jax.jit, static_argnames="unified")
-def _cut_status(batch: Batch, plan: SplitPlan, *, unified: bool) -> Status:
-    """SPLIT_FAILED, with the first token that has no ubatch to go into, unless all of them can run as cut."""
+@partial(jax.jit, static_argnames=("unified", "embd_all", "max_rows"))
+def _cut(
+    batch: Batch, n_ubatch: Scalar, unified: bool, embd_all: bool, max_rows: int
+) -> tuple[SplitPlan, Status]:
+    """The plan, and SPLIT_FAILED with the first token that has no ubatch to go into unless all of them have."""
+    n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
+    if unified:
+        plan = split_simple(batch, n_ubatch)
+    elif embd_all:
+        plan = split_seq(batch, n_ubatch)
+    else:
+        plan = split_equal(batch, n_ubatch, sequential=True)
     T, n_tokens = batch.token.shape[0], jnp.asarray(batch.n_tokens)
     placed = jnp.zeros(T, bool).at[plan.order].set(True, mode="drop")
     if not unified:
@@ -83,4 +85,4 @@ def _cut_status(batch: Batch, plan: SplitPlan, *, unified: bool) -> Status:
     n_missing = jnp.sum(missing, dtype=jnp.int32)
     first = jnp.where(n_missing > 0, jnp.argmax(missing), -1)
     failed = Status.of(Reason.SPLIT_FAILED, where=first, found=n_tokens - n_missing, needed=n_tokens)
-    return failed.when((n_missing > 0) | ~plan.keeps_order)
+    return plan, failed.when((n_missing > 0) | ~jnp.asarray(plan.keeps_order))

@@ -7,14 +7,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.config import MemoryConfig, SwaType
 from ubjax.memory import ops
 from ubjax.memory.cells import Cells
 from ubjax.memory.slots import apply, find_with, ubatch_rows
-from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.split.plan import SplitPlan
 from ubjax.status import Reason, Status
@@ -59,6 +57,7 @@ def _try_next(
     )
 
 
+@partial(jax.jit, static_argnames=("config", "max_rows"))
 def prepare(
     cells: Cells, batch: Batch, plan: SplitPlan, config: MemoryConfig, *, max_rows: int
 ) -> tuple[Int32[jax.Array, " T"], Cells, I32, Status]:
@@ -70,8 +69,7 @@ def prepare(
     needed: its rows), the cells are the ones given, bit for bit, every slot is C and n_kv_needed is 0.
     max_rows: M, no ubatch has more rows.
     """
-    window = np.int32(config.n_swa)
-    return prepare_after(Status.ok(), cells, batch, plan, window, any_size(config), max_rows=max_rows)
+    return prepare_after(Status.ok(), cells, batch, plan, config.n_swa, config, max_rows=max_rows)
 
 
 @partial(jax.jit, static_argnames=("config", "max_rows"))

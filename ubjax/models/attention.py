@@ -38,11 +38,15 @@ def write_rows(
 ) -> Float[jax.Array, "NS Hk Ckv D"]:
     """The cache with the rows in their cells.
 
-    One scatter with an index for every row and head. Fewer, larger updates would be rewritten by XLA into slices that
-    are computed again inside the attention, with a copy of the whole cache to keep the old one for it.
+    One scatter with an index for every row and head. A single slice to write (all heads of a row, or one head of one
+    row) XLA would turn into a slice update, compute that again inside the attention, and keep the old cache for it:
+    a copy of the whole cache in every layer.
     """
-    n_heads = cache.shape[1]
-    index = (access.stream[:, None], jnp.arange(n_heads, dtype=jnp.int32)[None, :], access.slot[:, None])
+    n_heads, n_cells = cache.shape[1:3]
+    slot, stream = jnp.asarray(access.slot), jnp.asarray(access.stream)
+    if rows.shape[:2] == (1, 1):
+        rows, slot, stream = jnp.tile(rows, (2, 1, 1)), jnp.append(slot, n_cells), jnp.append(stream, 0)
+    index = (stream[:, None], jnp.arange(n_heads, dtype=jnp.int32)[None, :], slot[:, None])
     return jnp.asarray(cache).at[index].set(rows.astype(cache.dtype), mode="drop")
 
 

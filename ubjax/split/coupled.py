@@ -1,6 +1,6 @@
 """Splits of batches whose sequence sets overlap: right, but with steps that look at all rows.
 
-T  rows a batch can hold     W  32-bit words of a set     G  sets a ubatch can hold at most, 32 W (disjoint, none empty)
+T  rows a batch can hold     W  32-bit words of a set     G  disjoint sets a ubatch can hold, 32 W
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from ubjax.typing import I32, Array, Bool, Flag, Int32, Scalar, UInt32
 
 @pytree
 class _Walk:
-    """split_seq under way: the open ubatch began at offset[n_closed] and its last row is `row`, with the set `within`."""
+    """split_seq under way: the open ubatch began at offset[n_closed] its last row is `row`, its set `within`."""
 
     order: Int32[Array, " T"]
     offset: Int32[Array, "T+1"]
@@ -104,7 +104,7 @@ def walk_subsets(seq: UInt32[Array, "T W"], n_tokens: I32, n_ubatch: I32) -> Spl
 
 def order_is_kept(plan: SplitPlan, seq: UInt32[Array, "T W"]) -> Flag:
     """Whether the rows of every sequence appear in the plan in batch order: one step per row, [G] rows remembered."""
-    capacity, n_words = seq.shape
+    n_words = seq.shape[1]
     bit = jnp.arange(32, dtype=jnp.uint32)
 
     def step(place: Scalar, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

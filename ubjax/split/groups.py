@@ -4,7 +4,8 @@ T  rows a batch can hold          N  groups that are possible: G by first sequen
 W  32-bit words of a set          G  32 W, the sequences that W words can name
 
     batch rows      0    1    2    3    4   (5 padding)       first sequences 1 0 1 1 0
-    by first seq    rows [1 4 | 0 2 3 | 5]    start [0 2 5 ...]    end [2 5 5 ...]     N = G, N = 32 for one word
+    by first seq    rows [1 4 | 0 2 3 | 5]    start [0 2 5 ...]    end [2 5 5 ...]     N = G, N = 32 for one
+    word
 """
 
 import jax
@@ -17,8 +18,10 @@ from ubjax.typing import I32, Array, Bool, Flag, Int32, UInt32
 
 @pytree
 class Groups:
-    """Group g is rows[start[g]:end[g]], in batch order. Rows in no group (padding, rows without a sequence) come last;
-    `of_row` says the group of a row of the batch, N for a row in none.
+    """Group g is rows[start[g]:end[g]], in batch order.
+
+    Rows in no group (padding, rows without a sequence) come last; `of_row` says the group of a row of the
+    batch, N for a row in none.
     """
 
     rows: Int32[Array, " T"]
@@ -43,8 +46,8 @@ def by_first_seq(seq: UInt32[Array, "T W"], order: Int32[Array, " T"], n_tokens:
 def are_disjoint(seq: UInt32[Array, "T W"], groups: Groups) -> Flag:
     """Whether any two sets of the batch are equal or disjoint; `groups` by first sequence.
 
-    So it is when the rows of a group agree with its first row, and those first rows together hold as many sequences as
-    they hold apart.
+    So it is when the rows of a group agree with its first row, and those first rows together hold as many
+    sequences as they hold apart.
     """
     seq = jnp.asarray(seq)
     used = groups.end > groups.start

@@ -1,4 +1,6 @@
-"""SplitPlan: how a batch is cut, as a permutation of its rows plus offsets. O(T) memory however many ubatches.
+"""SplitPlan: how a batch is cut, as a permutation of its rows plus offsets.
+
+O(T) memory however many ubatches.
 
     batch rows          0 1 2 3 4 5      sequences 0 0 0 1 1 2, n_ubatch 4, split_equal(sequential)
     order             [ 0 3 5 | 1 4 | 2 ]
@@ -17,8 +19,9 @@ from ubjax.typing import I32, Array, Flag, Int32
 class SplitPlan:
     """The ubatches of a batch.
 
-    `equal_seqs`: every ubatch is a rectangle, set-major (n_seqs sets of count / n_seqs rows). `n_used` < n_tokens means that
-    the split failed as a whole. `keeps_order`: no ubatch order shows a later token of a sequence before an earlier one.
+    `equal_seqs`: every ubatch is a rectangle, set-major (n_seqs sets of count / n_seqs rows). `n_used` <
+    n_tokens means that the split failed as a whole. `keeps_order`: no ubatch order shows a later token of a
+    sequence before an earlier one.
     """
 
     order: Int32[Array, " T"]

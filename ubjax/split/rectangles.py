@@ -1,9 +1,10 @@
 """Rectangles: the state of an equal split between two ubatches, and the way from its marks to a SplitPlan.
 
-T  rows a batch can hold       N  groups of rows (see groups.py)       G  sets a ubatch can hold at most (lanes)
+T  rows a batch can hold       N  groups of rows (see groups.py)       G  sets a ubatch can hold (lanes)
 
-A ubatch takes the next L rows of each chosen group. Only where such a run of L rows begins is written down: its place p in
-the plan gets the distance from p to the run in `groups.rows`. The rows are placed after the last ubatch, all at once.
+A ubatch takes the next L rows of each chosen group. Only where such a run of L rows begins is written down:
+its place p in the plan gets the distance from p to the run in `groups.rows`. The rows are placed after the
+last ubatch, all at once.
 
     groups.rows  [0 1 2 3 | 4 5]    n_ubatch 4: ubatch 0 takes 0 1 | 4 5, ubatch 1 takes 2 3
     place           0  1  2  3  4  5
@@ -30,7 +31,7 @@ _MANY = np.int32(2**31 - 1)
 
 @pytree
 class Cut:
-    """What was cut off so far: `head` [N] is the next unused place of each group in groups.rows (its end when used up)."""
+    """What was cut off so far: `head` [N] is each group's next unused place in groups.rows (its end when used up)."""
 
     head: Int32[Array, " N"]
     distance: Int32[Array, " T"]
@@ -64,9 +65,9 @@ def take_rectangle(
 ) -> Cut:
     """Cut off one ubatch: equally many rows of the groups chosen[:n_sets], as many as fit in `n_ubatch` rows.
 
-    `n_sets` is in [1, n_ubatch] and every chosen group has rows left. With `n_keep_tail` > 0 a group may end a ubatch
-    only used up or with that many rows left: the first group that can't is put back with all behind it; if it
-    is the very first, it goes alone and far enough.
+    `n_sets` is in [1, n_ubatch] and every chosen group has rows left. With `n_keep_tail` > 0 a group may end
+    a ubatch only used up or with that many rows left: the first group that can't is put back with all behind
+    it; if it is the very first, it goes alone and far enough.
     """
     lane = jnp.arange(chosen.shape[0], dtype=jnp.int32)
     taken = lane < n_sets

@@ -1,11 +1,13 @@
 """Replays golden splits: acceptance of each batch, then every split of an accepted one, ubatch by ubatch.
 
-One JSON object a batch, as tests/golden/README.md describes it. Everything runs through the jitted functions, in few shapes.
+One JSON object a batch, as tests/golden/README.md describes it. Everything runs through the jitted functions,
+in few shapes.
 """
 
 import collections
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -44,9 +46,10 @@ _FIELDS = (
 
 
 def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report:
-    """Compare the acceptance of each batch and each of its splits with the golden answer: one row of the report each.
+    """Compare the acceptance of each batch and each of its splits with the golden answer, a row each.
 
-    Where a golden split broke its own limit (`exceeds_n_ubatch`), the limit is checked, and that every token was placed once.
+    Where a golden split broke its own limit (`exceeds_n_ubatch`), the limit is checked, and that every token
+    was placed once.
     """
     lines, report = list(lines), Report(name)
     capacity = max((len(line["tokens"]) for line in lines), default=1)
@@ -61,7 +64,7 @@ def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report
             found = _answer(batch, _cut(batch, split))
             if split["exceeds_n_ubatch"]:
                 found = {
-                    "rows": sorted(sum(found["batch_idxs"], [])),
+                    "rows": sorted(itertools.chain(*found["batch_idxs"])),
                     "over": max(found["n_tokens"]) > split["n_ubatch"],
                 }
                 expected = {"rows": list(range(len(line["tokens"]))), "over": False}
@@ -78,7 +81,8 @@ def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report
 def _accepted(line: dict[str, Any], capacity: int, n_seq_max: int) -> Batch | None:
     """The batch of a golden line, None when it is refused: while it is built, or by `validate`.
 
-    The sequences of a batch are checked while it is built; what follows sees the shapes of the largest batch of the file.
+    The sequences of a batch are checked while it is built; what follows sees the shapes of the largest batch
+    of the file.
     """
     sizes = {key: line[key] for key in ("n_pos", "n_vocab", "n_embd")}
     config = BatchConfig(n_batch=capacity, n_seq_max=line["n_seq_max"], **sizes)
@@ -149,7 +153,7 @@ def _answer(batch: Batch, plan: SplitPlan) -> dict[str, Any]:
             taken |= {k: jax.tree.map(lambda leaf, i=i: leaf[i], ubatches) for i, k in enumerate(some)}
     ubatches = [_described(taken[k], equal_seqs) for k in sorted(taken)]
     answer = {key: [ubatch[key] for ubatch in ubatches] for key in (*_FIELDS, "out_ids")}
-    return answer | {"n_used": int(plan.n_used), "out_ids": sum(answer["out_ids"], [])}
+    return answer | {"n_used": int(plan.n_used), "out_ids": list(itertools.chain(*answer["out_ids"]))}
 
 
 @functools.partial(jax.jit, static_argnames="bucket")
