@@ -2,7 +2,7 @@
 
 import pytest
 
-from ubjax.analysis.ladder_kinds import parse_ladder, parse_ladders
+from ubjax.analysis.ladder_kinds import ladder_text, parse_ladder, parse_ladders
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,14 @@ def test_shapes_have_to_hold_every_ubatch():
 def test_several_ladders_between_commas():
     kinds = parse_ladders("pow2,opt:8,1,8,64,linear:4,1x8,4x2,3")
     assert [kind.text for kind in kinds] == ["pow2", "opt:8", "1,8,64", "linear:4", "1x8,4x2", "3"]
+
+
+@pytest.mark.parametrize("text", ["pow2", "linear:3", "7", "3x5,4x2,1x8,2x4"])
+def test_a_built_ladder_is_read_again(text):
+    for n_seqs in (1, 4):
+        ladder = parse_ladder(text).build(8, n_seqs)
+        again = parse_ladder(ladder_text(ladder)).build(8, n_seqs)
+        assert again.shapes() == ladder.shapes()
+        assert all(
+            again.pick(s, t) == ladder.pick(s, t) for s in range(1, n_seqs + 1) for t in range(1, 8 // s + 1)
+        )

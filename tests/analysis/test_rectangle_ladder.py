@@ -22,7 +22,8 @@ def rows_of(ladder, histogram):
 
 def all_ladders():
     """What every possible ubatch costs in each set of K shapes that holds them all: [ladders, ubatches]."""
-    shapes = list(itertools.product(range(1, SETS + 1), range(1, ROWS + 1)))
+    possible = itertools.product(range(1, SETS + 1), range(1, ROWS + 1))
+    shapes = [(s, t) for s, t in possible if s * t <= 2 * ROWS]
     costs = np.asarray([[s * t if s >= n and t >= m else np.inf for n, m in POSSIBLE] for s, t in shapes])
     chosen = np.asarray(list(itertools.combinations(range(len(shapes)), K)))
     best = costs[chosen].min(axis=1)
@@ -31,7 +32,7 @@ def all_ladders():
 
 def test_the_gap_to_all_ladders_is_small():
     ladders = all_ladders()
-    assert len(ladders) > 9000
+    assert len(ladders) > 1000
     gaps = []
     for seed in range(60):
         rng = random.Random(seed)
@@ -42,7 +43,7 @@ def test_the_gap_to_all_ladders_is_small():
         ladder = optimize_rectangles(histogram, K, n_ubatch=ROWS, n_seqs=SETS)
         assert len(ladder.shapes()) <= K and rows_of(ladder, histogram) >= least
         gaps.append(rows_of(ladder, histogram) / least - 1)
-    assert np.mean(gaps) < 0.004 and max(gaps) < 0.15 and np.mean(np.asarray(gaps) == 0) > 0.9
+    assert np.mean(gaps) < 0.003 and max(gaps) < 0.11 and np.mean(np.asarray(gaps) == 0) > 0.95
 
 
 @given(st.dictionaries(st.integers(1, 20), st.integers(1, 9), min_size=1), st.integers(1, 6))
@@ -100,3 +101,9 @@ def test_a_cost_is_followed():
 def test_what_cannot_be_is_refused(histogram, k, sentence):
     with pytest.raises(ValueError, match=sentence):
         optimize_rectangles(histogram, k, n_ubatch=8, n_seqs=4)
+
+
+@pytest.mark.parametrize(("k", "most_rows"), [(1, 32 * 64), (2, 512), (3, 256), (5, 128), (9, 128)])
+def test_no_shape_is_larger_than_needed(k, most_rows):
+    ladder = optimize_rectangles({(1, 64): 1, (32, 1): 999}, k, n_ubatch=64, n_seqs=32)
+    assert len(ladder.rectangles) <= k and max(s * t for s, t in ladder.rectangles) <= most_rows

@@ -99,6 +99,14 @@ def parse_ladder(text: str) -> LadderKind:
     return LadderKind(text, found[1], number)
 
 
+def ladder_text(ladder: RectangleLadder) -> str:
+    """The ladder as `parse_ladder` reads it: sizes where ubatches have one block, else shapes."""
+    shapes = ladder.shapes()
+    if ladder.n_seqs == 1:
+        return ",".join(str(size) for _, size in shapes)
+    return ",".join(f"{n_blocks}x{size}" for n_blocks, size in shapes)
+
+
 def parse_ladders(text: str) -> list[LadderKind]:
     """Several ladders with commas between them; sizes or shapes that follow each other are one ladder."""
     kinds: list[list[str]] = []
