@@ -8,6 +8,7 @@ Jitted functions return a `Status`; they never raise. The edge (Engine, or a cal
 import enum
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 

@@ -12,6 +12,7 @@ ubatch repeat n_used; n_seqs is 0 there.
 """
 
 import jax
+import jax.core
 import numpy as np
 
 from ubjax.pytree import pytree
@@ -45,7 +46,8 @@ class SplitPlan:
         sizes, sets = np.diff(np.asarray(self.offset)[: k + 1]), np.asarray(self.n_seqs)[:k]
         cut = [f"{s}x{n // s}" if self.equal_seqs else f"{n}" for n, s in zip(sizes, sets, strict=True)]
         shown = ", ".join(cut[:8]) + (f", ... {cut[-1]}" if k > 8 else "")
-        return f"SplitPlan({k} ubatches: {shown}; {int(self.n_used)} tokens, order {_shortened(self.order, self.n_used)})"
+        order = _shortened(self.order, self.n_used)
+        return f"SplitPlan({k} ubatches: {shown}; {int(self.n_used)} tokens, order {order})"
 
 
 def _shortened(order: Array, n: Array) -> str:
