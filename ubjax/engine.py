@@ -39,7 +39,7 @@ class Engine:
     >>> from ubjax import Engine, EngineConfig
     >>> from ubjax.loaders import load_model
     >>> engine = Engine(*load_model("smollm2"), EngineConfig(n_ctx=512))
-    >>> engine.generate("The capital of France is", max_tokens=6).text
+    >>> engine.generate("The capital of France is", max_tokens=2).text
     ' Paris.'
     """
 
