@@ -10,7 +10,7 @@ the decode.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket, Buckets
 from ubjax.config import BatchConfig, EngineConfig
 from ubjax.control import Staged, plan_decode, stage
-from ubjax.generate import Generation, TextCodec, generate
+from ubjax.generate import Generation, Options, Piece, Prompt, Stream, TextCodec, generate, is_one, stream
 from ubjax.memory import ops
 from ubjax.memory.cells import Cells
 from ubjax.memory.init_batch import Prepared
@@ -82,6 +82,11 @@ class Engine:
             f"Engine({m.n_seq_max} sequences, {m.n_cells} cells {shared}, n_batch {self.batch_config.n_batch}, "
             f"n_ubatch {self.n_ubatch}, K/V of {self._kv.n_cells} cells: {self._kv.nbytes / 2**20:.0f} MiB)"
         )
+
+    @property
+    def device(self) -> Any:
+        """Where the weights, K/V and logits are."""
+        return self._step.device
 
     # -- batches
     # ------------------------------------------------------------------------------------------------------
@@ -187,6 +192,10 @@ class Engine:
         """The last cached position of a sequence, -1 when it is absent."""
         return int(self._ranges()[1][self._known(seq_id)])
 
+    def n_free_cells(self) -> int:
+        """Cells that hold nothing, over all streams."""
+        return int(np.sum(np.asarray(self._cells.pos) < 0))
+
     def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
         """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open.
 
@@ -242,12 +251,42 @@ class Engine:
     # -- text
     # ---------------------------------------------------------------------------------------------------------
 
+    @overload
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompts: Prompt,
         *,
-        max_tokens: int = 128,
         on_text: Callable[[str], None] | None = None,
-    ) -> Generation:
-        """Continue a prompt greedily; see `ubjax.generate.generate`."""
-        return generate(self, prompt, max_tokens=max_tokens, on_text=on_text)
+        on_piece: Callable[[Piece], None] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        on_text: None = None,
+        on_piece: Callable[[Piece], None] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Generation]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        on_text: Callable[[str], None] | None = None,
+        on_piece: Callable[[Piece], None] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation | list[Generation]:
+        """Continue one prompt (text or ids) or a list of them, which share batches and the cache.
+
+        Greedily, 128 tokens at most, unless the options say otherwise: see `ubjax.generate.Options` for them,
+        `ubjax.generate.stream` for the errors. One prompt gives its Generation, a list gives theirs in order.
+        """
+        done = generate(self, prompts, on_text=on_text, on_piece=on_piece, **options)
+        return done[0] if is_one(prompts) else done
+
+    def stream(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Stream:
+        """The same as an iterator of pieces, with `cancel` and `results`."""
+        return stream(self, prompts, **options)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from ubjax.analysis import count_compilations, events
+from ubjax.analysis import CompileCount, count_compilations, events
 
 
 def test_new_shapes_count_and_warm_calls_do_not():
@@ -71,6 +71,15 @@ def test_other_threads_count_too():
         thread.start()
         thread.join()
     assert count.by_name == {"<lambda>": 1}
+
+
+def test_counts_add_up():
+    whole, x = CompileCount(), jnp.ones(9)
+    for k in (9, 10):
+        with count_compilations() as part:
+            jax.jit(lambda x, k=k: x * k)(x)
+        whole.include(part)
+    assert whole.by_name == {"<lambda>": 2} and whole.seconds > part.seconds
 
 
 def test_counting_ends_with_the_block_even_after_an_error():

@@ -53,6 +53,15 @@ class CompileCount:
         """The time that tracing, lowering and compiling took (or reading the cache)."""
         return sum(function.seconds for function in self.functions.values())
 
+    def include(self, more: "CompileCount") -> None:
+        """Count those as well."""
+        for name, f in more.functions.items():
+            mine = self.functions.setdefault(name, FunctionCount())
+            mine.traced += f.traced
+            mine.compiled += f.compiled
+            mine.cached += f.cached
+            mine.seconds += f.seconds
+
     def __str__(self) -> str:
         names = ", ".join(f"{name} x{n}" for name, n in sorted(self.by_name.items()))
         known = f", {self.cached} from the persistent cache" if self.cached else ""

@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     print(
         f"\n\n{len(result.prompt_tokens)} prompt tokens, {result.prompt_rate:.1f} tokens/s; "
         f"{len(result.tokens)} generated, {result.decode_rate:.1f} tokens/s ({result.finish_reason})\n"
-        f"{result.usage}\n{compiled}",
+        f"{result.report.usage}\n{compiled}",
         file=sys.stderr,
     )
     return 0
