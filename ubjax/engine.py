@@ -75,6 +75,14 @@ class Engine:
         self._cells: Cells = jax.device_put(Cells.empty(self.memory), self._control)
         self._kv: KV = self._step.new_kv(self.buckets.n_kv.sizes[0], self._kv_dtype)
 
+    def __repr__(self) -> str:
+        m = self.memory
+        shared = "shared" if m.unified else "each"
+        return (
+            f"Engine({m.n_seq_max} sequences, {m.n_cells} cells {shared}, n_batch {self.batch_config.n_batch}, "
+            f"n_ubatch {self.n_ubatch}, K/V of {self._kv.n_cells} cells: {self._kv.nbytes / 2**20:.0f} MiB)"
+        )
+
     @property
     def device(self) -> Any:
         """Where the weights, K/V and logits are."""
@@ -163,8 +171,11 @@ class Engine:
     def _no_slot_detail(self, status: Status) -> str:
         if int(status.code) != Reason.NO_SLOT:
             return ""
-        used = int(np.sum(np.asarray(self._cells.pos) >= 0))
-        return f"the cache holds {used} of {self._cells.pos.size} cells; nothing was changed"
+        used = np.sum(np.asarray(self._cells.pos) >= 0, axis=1)
+        if self.memory.n_streams == 1:
+            return f"the cache holds {used[0]} of {self.memory.n_cells} cells; nothing was changed"
+        held = ", ".join(f"sequence {s} holds {used[s]}" for s in np.flatnonzero(used)[:8]) or "none are used"
+        return f"each sequence has {self.memory.n_cells} cells, {held}; nothing was changed"
 
     # -- sequences
     # ----------------------------------------------------------------------------------------------------

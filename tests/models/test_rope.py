@@ -5,8 +5,8 @@ import pytest
 
 from ubjax.models.rope import rotate, rotation
 
-# One head of 6 values, 4 of them rotated: pairs (0, 2) and (1, 3), the last two stay. theta 16: frequencies 1
-# and 1 / 4. pos 2: angles 2 and 1/2
+# One head of 6 values, 4 of them rotated: pairs (0, 2) and (1, 3), the last two stay.
+# theta 16: frequencies 1 and 1 / 4; pos 2: angles 2 and 1 / 2.
 HEAD = np.array([1, 0, 0, 2, 7, 8], np.float32)
 TURNED = np.array([np.cos(2), -2 * np.sin(0.5), np.sin(2), 2 * np.cos(0.5), 7, 8])
 

@@ -90,7 +90,7 @@ class Loop:
         self.report.prompt_seconds += seconds * share
         self.report.decode_seconds += seconds * (1 - share)
         self.report.usage.add(self._engine.usage.since(before))
-        self.report.compilations.add(compiled)
+        self.report.compilations.include(compiled)
         return pieces
 
     def end(self, output: Output, reason: str, error: str | None = None) -> Piece:

@@ -71,14 +71,18 @@ def attend(
     # The rows of all query heads that share a key head become the rows of one matrix product.
     q = (q * d**-0.5).reshape(n_blocks, length, n_kv_heads, groups * d).transpose(0, 2, 1, 3)
     q = q.reshape(n_blocks, n_kv_heads, length * groups, d).astype(k.dtype)
-    score = jnp.einsum("bhmd,bhcd->bhmc", q, k, preferred_element_type=jnp.float32)
+    score = _product("bhmd,bhcd->bhmc", q, k)
     score = score.reshape(n_blocks, n_kv_heads, length, groups, n_cells)
     mask = access.mask.reshape(n_blocks, 1, length, 1, n_cells)
     weight = jax.nn.softmax(jnp.where(mask, score, jnp.finfo(jnp.float32).min), axis=-1)
     weight = weight.reshape(n_blocks, n_kv_heads, length * groups, n_cells).astype(v.dtype)
-    out = jnp.einsum("bhmc,bhcd->bhmd", weight, v, preferred_element_type=jnp.float32)
+    out = _product("bhmc,bhcd->bhmd", weight, v)
     out = out.reshape(n_blocks, n_kv_heads, length, groups * d).transpose(0, 2, 1, 3)
     return out.reshape(n_rows, n_heads, d)
+
+
+def _product(axes: str, a: Array, b: Array) -> jax.Array:
+    return jnp.einsum(axes, a, b, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
 
 
 class Attention(nnx.Module):

@@ -1,0 +1,53 @@
+"""The parts of a layer against numpy, in every formulation that a number of rows or a dtype selects."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear
+
+
+def normal(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 8, 9, 33])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_linear_equals_numpy(dtype, n_rows):
+    x, weight = jnp.asarray(normal(n_rows, 12)), jnp.asarray(normal(5, 12), dtype)
+    found = jax.jit(linear)(x, weight)
+    want = np.asarray(x.astype(dtype), np.float64) @ np.asarray(weight, np.float64).T
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+def test_rows_do_not_disturb_one_another():
+    x = np.concatenate([normal(3, 12), np.full((2, 12), np.nan, np.float32)])
+    found = jax.jit(linear)(x, normal(5, 12))
+    np.testing.assert_allclose(found[:3], normal(3, 12) @ normal(5, 12).T, atol=1e-5)
+
+
+def test_a_bias_is_added():
+    layer = Linear(12, 5, bias=True, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    x, bias = normal(2, 12), np.arange(5, dtype=np.float32)
+    without = layer(x)
+    assert layer.bias is not None
+    layer.bias.set_value(jnp.asarray(bias))
+    np.testing.assert_allclose(layer(x), without + bias[None], atol=1e-6)
+
+
+def test_norm_of_rows_and_of_nothing():
+    norm = RMSNorm(4, 1e-5)
+    norm.weight.set_value(jnp.asarray([1, 2, 3, 4], jnp.float32))
+    found = norm(np.array([[1, -1, 1, -1], [0, 0, 0, 0]], np.float32))
+    np.testing.assert_allclose(found, [[1, -2, 3, -4], [0, 0, 0, 0]], rtol=1e-5)
+
+
+def test_feed_forward():
+    layer = GatedFeedForward(12, 7, in_bias=True, out_bias=True, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    x = normal(3, 12)
+    gate, up = np.split(x @ np.asarray(layer.gate_up.weight[...]).T, 2, axis=1)
+    want = (gate / (1 + np.exp(-gate)) * up) @ np.asarray(layer.down.weight[...]).T
+    np.testing.assert_allclose(layer(x), want, atol=1e-5)
