@@ -75,4 +75,8 @@ class Step:
 
     def __call__(self, kv: KV, staged: Staged) -> tuple[Float[jax.Array, "O V"], KV]:
         """Logits of the staged ubatch's output rows, and K/V with its rows; the given kv is gone afterwards."""
-        return self.program(self.leaves, kv, jax.device_put(staged, self.device))
+        if staged.slot.devices() != {
+            self.device
+        }:  # one program staged it all; putting costs time even where it lies
+            staged = jax.device_put(staged, self.device)
+        return self.program(self.leaves, kv, staged)
