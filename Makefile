@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # One worker per core, as every process compiles its own programs; a file stays in one process and shares them.
 PYTEST := $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile
 PROMPT ?= The capital of France is
+export PROMPT # reaches the shell as it stands, quotes and all
 
 DEMO_READY := $(VENV)/.demo-ready
 TEST_READY := $(VENV)/.test-ready
@@ -16,7 +17,8 @@ TEST_READY := $(VENV)/.test-ready
 .PHONY: demo test fast lint
 
 demo: $(DEMO_READY)
-	$(BIN)/ubjax run smollm2 "$(PROMPT)"
+	@echo "Loading SmolLM2-135M and compiling its programs (half a minute, the first words come after it) ..."
+	$(BIN)/ubjax run smollm2 "$$PROMPT" --max-tokens 32
 
 test: $(TEST_READY)
 	$(PYTEST)

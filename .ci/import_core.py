@@ -13,7 +13,10 @@ if present:
     sys.exit(f"This check needs a virtual environment without the extras; found: {', '.join(present)}.")
 
 package = importlib.import_module("ubjax")
-names = [found.name for found in pkgutil.walk_packages(package.__path__, "ubjax.")]
+# A pytest plugin: pytest itself imports it.
+names = [
+    found.name for found in pkgutil.walk_packages(package.__path__, "ubjax.") if found.name != "ubjax.testing"
+]
 for name in names:
     importlib.import_module(name)
 print(f"imported ubjax and its {len(names)} modules from {package.__path__[0]}")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ubjax.buckets import Bucket, BucketLadder, Buckets
+from ubjax.buckets import Bucket, BucketLadder, Buckets, RectangleLadder
 
 BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=4096, kv_pad=256)
 
@@ -57,3 +57,56 @@ def test_buckets_of_ubatches():
     assert flat == Bucket(n_blocks=1, n_block_rows=16, n_outputs=0)
     few = BUCKETS.ubatch(n_tokens=3, n_seqs=3, n_outputs=3, equal_seqs=False)
     assert few == Bucket(n_blocks=1, n_block_rows=4, n_outputs=4)  # outputs are cut at the rows
+
+
+@pytest.mark.parametrize(
+    ("ladder", "sizes"),
+    [
+        (BucketLadder.linear(512, 4), (128, 256, 384, 512)),
+        (BucketLadder.linear(10, 4), (3, 5, 8, 10)),
+        (BucketLadder.linear(2, 8), (1, 2)),
+        (BucketLadder.gapped(20, 8), (1, 2, 4, 8, 16, 20)),
+        (BucketLadder.gapped(4, 8), (1, 2, 4)),
+        (BucketLadder.gapped(3, 1), (1, 2, 3)),
+    ],
+)
+def test_linear_and_gapped_ladders(ladder, sizes):
+    assert ladder.sizes == sizes
+
+
+@given(st.integers(1, 600), st.integers(1, 70))
+def test_every_kind_of_ladder_ends_at_the_top(top, number):
+    for ladder in (BucketLadder.linear(top, number), BucketLadder.gapped(top, number)):
+        assert ladder.top == top
+    assert len(BucketLadder.linear(top, number).sizes) == min(top, number)
+
+
+@given(st.integers(1, 8), st.integers(1, 40))
+def test_a_grid_picks_as_its_two_ladders_do(n_seqs, n_ubatch):
+    sets, rows = BucketLadder.geometric(n_seqs), BucketLadder.geometric(n_ubatch)
+    grid = RectangleLadder.grid(sets, rows)
+    possible = [(s, t) for s in range(1, n_seqs + 1) for t in range(1, n_ubatch // s + 1)]
+    picked = [grid.pick(*shape) for shape in possible]
+    assert picked == [(sets.pick(s), rows.pick(t)) for s, t in possible]
+    assert grid.shapes() == tuple(sorted(set(picked)))
+
+
+def test_dead_pairs_of_a_grid_are_left_out():
+    grid = RectangleLadder.grid(BucketLadder.geometric(4), BucketLadder.geometric(8))
+    assert str(RectangleLadder(8, 4, grid.shapes())) == "1x1,1x2,1x4,1x8,2x1,2x2,2x4,4x1,4x2"
+    assert (4, 4) in grid.rectangles and (4, 4) not in grid.shapes()
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (3, 3), (0, 1), (1, 9), (1, -1)])
+def test_rectangles_that_cannot_occur_are_an_error(shape):
+    grid = RectangleLadder.grid(BucketLadder.geometric(4), BucketLadder.geometric(8))
+    with pytest.raises(ValueError, match=f"{shape[0]} x {shape[1]} rows do not fit any shape"):
+        grid.pick(*shape)
+
+
+def test_a_rectangle_ladder_holds_everything_or_is_refused():
+    assert RectangleLadder(8, 4, ((4, 4), (1, 8))).pick(2, 2) == (4, 4)
+    with pytest.raises(ValueError, match="2 x 4 rows do not fit any shape of 1x8,4x2"):
+        RectangleLadder(8, 4, ((4, 2), (1, 8)))
+    with pytest.raises(ValueError, match="sizes of at least 1 are needed"):
+        RectangleLadder(0, 1, ((1, 1),))

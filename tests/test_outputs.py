@@ -53,3 +53,8 @@ def test_reading_rows_compiles_once_a_shape():
         for i in (9, 1, 2, -1):
             outputs.logits(i)
     assert count.total == 0
+
+
+def test_whole_buffers_come_with_the_batch_index_of_their_rows():
+    found = [(buffer.shape, ids.tolist()) for buffer, ids in make([[3, 9], [], [0]]).buffers()]
+    assert found == [((4, 3), [3, 9]), ((3, 3), [0])]

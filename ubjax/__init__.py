@@ -3,11 +3,14 @@
 from ubjax.analysis import count_compilations
 from ubjax.batch import Batch
 from ubjax.batch_builder import BatchBuilder
+from ubjax.buckets import Bucket, BucketLadder
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
 from ubjax.engine import Engine
 from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
-from ubjax.split import split_equal, split_seq, split_simple
+from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
+from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
+from ubjax.ubatch import Ubatch, take_ubatch
 
 __version__ = "0.1.0"
 
@@ -15,13 +18,21 @@ __all__ = [
     "Batch",
     "BatchBuilder",
     "BatchConfig",
+    "Bucket",
+    "BucketLadder",
+    "DecodeError",
     "Engine",
     "EngineConfig",
+    "InvalidBatchError",
     "MemoryConfig",
+    "NoSlotError",
     "Outputs",
+    "SplitPlan",
+    "Ubatch",
     "count_compilations",
     "load_model",
     "split_equal",
     "split_seq",
     "split_simple",
+    "take_ubatch",
 ]

@@ -4,6 +4,8 @@ import bisect
 import dataclasses
 import itertools
 
+import numpy as np
+
 
 @dataclasses.dataclass(frozen=True)
 class BucketLadder:
@@ -29,6 +31,21 @@ class BucketLadder:
             bottom *= factor
         return cls((*sizes, top))
 
+    @classmethod
+    def linear(cls, top: int, count: int) -> "BucketLadder":
+        """`count` equal steps up to `top`, rounded up; fewer where `top` is smaller than `count`."""
+        if top < 1 or count < 1:
+            raise ValueError(f"a ladder of {count} equal steps to {top}: numbers of at least 1 are needed")
+        return cls(tuple(sorted({-(-top * step // count) for step in range(1, count + 1)})))
+
+    @classmethod
+    def gapped(cls, top: int, gap: int) -> "BucketLadder":
+        """Powers of two up to `gap`, from there on steps of `gap`, and exactly `top` as the last size."""
+        if top < 1 or gap < 1:
+            raise ValueError(f"a ladder with gap {gap} to {top}: sizes of at least 1 are needed")
+        powers = [1 << bit for bit in range(gap.bit_length()) if 1 << bit < min(gap, top)]
+        return cls((*powers, *range(gap, top, gap), top))
+
     @property
     def top(self) -> int:
         """The largest size."""
@@ -41,6 +58,61 @@ class BucketLadder:
                 f"{n} does not fit any bucket of {self.sizes}: a size in [0, {self.top}] is needed"
             )
         return self.sizes[bisect.bisect_left(self.sizes, n)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RectangleLadder:
+    """Shapes n_seqs x n_seq_tokens for the ubatches of an equal split: up to `n_seqs` sets, `n_ubatch` rows in all.
+
+    `pick` gives the rectangle with the fewest rows that holds a ubatch (of equals the one with fewer sets); each
+    ubatch that can occur has to have one. With n_seqs 1 this is the ladder of the splits that are not equal.
+
+        1 2 4 by 1 2 4 8, n_ubatch 8     1x1 1x2 1x4 1x8 2x1 2x2 2x4 4x1 4x2    4x4 can't occur: 3x3 rows are too many
+    """
+
+    n_ubatch: int
+    n_seqs: int
+    rectangles: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if self.n_ubatch < 1 or self.n_seqs < 1:
+            raise ValueError(f"{self.n_seqs} sets and {self.n_ubatch} rows: sizes of at least 1 are needed")
+        ascending = tuple(sorted(self.rectangles, key=lambda shape: (shape[0] * shape[1], shape)))
+        object.__setattr__(self, "rectangles", ascending)
+        for n_seqs in range(1, min(self.n_seqs, self.n_ubatch) + 1):
+            self.pick(n_seqs, self.n_ubatch // n_seqs)
+
+    @classmethod
+    def grid(cls, n_seqs: BucketLadder, n_rows: BucketLadder) -> "RectangleLadder":
+        """The pairs of two ladders."""
+        return cls(n_rows.top, n_seqs.top, tuple(itertools.product(n_seqs.sizes, n_rows.sizes)))
+
+    def pick(self, n_seqs: int, n_seq_tokens: int) -> tuple[int, int]:
+        """The shape that a ubatch of n_seqs x n_seq_tokens rows is padded to."""
+        possible = 1 <= n_seqs <= self.n_seqs and 0 <= n_seqs * n_seq_tokens <= self.n_ubatch
+        for shape in self.rectangles:
+            if possible and shape[0] >= n_seqs and shape[1] >= n_seq_tokens:
+                return shape
+        raise ValueError(
+            f"{n_seqs} x {n_seq_tokens} rows do not fit any shape of {self}: "
+            f"up to {self.n_seqs} sets and {self.n_ubatch} rows in all can occur, and each needs a shape that holds it"
+        )
+
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Every shape that `pick` can give, and no other; ascending."""
+        n_seqs = np.arange(1, min(self.n_seqs, self.n_ubatch) + 1)
+        sets = np.repeat(n_seqs, self.n_ubatch // n_seqs)
+        tokens = np.concatenate([np.arange(1, self.n_ubatch // n + 1) for n in n_seqs])
+        free, picked = np.ones(len(sets), bool), []
+        for shape in self.rectangles:
+            held = free & (sets <= shape[0]) & (tokens <= shape[1])
+            if held.any():
+                picked.append(shape)
+            free &= ~held
+        return tuple(sorted(picked))
+
+    def __str__(self) -> str:
+        return ",".join(f"{n_seqs}x{rows}" for n_seqs, rows in sorted(self.rectangles))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,5 +159,10 @@ class Buckets:
             blocks, rows = self.n_blocks.pick(n_seqs), self.n_rows.pick(n_tokens // n_seqs)
         else:
             blocks, rows = 1, self.n_rows.pick(n_tokens)
-        outputs = min(self.n_outputs.pick(n_outputs), blocks * rows) if n_outputs else 0
+        outputs = pick_outputs(self.n_outputs, n_outputs, blocks * rows)
         return Bucket(n_blocks=blocks, n_block_rows=rows, n_outputs=outputs)
+
+
+def pick_outputs(ladder: BucketLadder, n_outputs: int, n_rows: int) -> int:
+    """Output rows of a bucket of `n_rows` rows: 0 when none is wanted, never more than the rows."""
+    return min(ladder.pick(n_outputs), n_rows) if n_outputs else 0

@@ -10,7 +10,7 @@ the decode.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket, Buckets
 from ubjax.config import BatchConfig, EngineConfig
 from ubjax.control import Staged, plan_decode, stage
-from ubjax.generate import Generation, TextCodec, generate
+from ubjax.generate import Generation, Options, Piece, Prompt, Stream, TextCodec, generate, is_one, stream
 from ubjax.memory import ops
 from ubjax.memory.cells import Cells
 from ubjax.memory.init_batch import Prepared
@@ -39,7 +39,7 @@ class Engine:
     >>> from ubjax import Engine, EngineConfig
     >>> from ubjax.loaders import load_model
     >>> engine = Engine(*load_model("smollm2"), EngineConfig(n_ctx=512))
-    >>> engine.generate("The capital of France is", max_tokens=6).text
+    >>> engine.generate("The capital of France is", max_tokens=2).text
     ' Paris.'
     """
 
@@ -74,6 +74,19 @@ class Engine:
     def _reset(self) -> None:
         self._cells: Cells = jax.device_put(Cells.empty(self.memory), self._control)
         self._kv: KV = self._step.new_kv(self.buckets.n_kv.sizes[0], self._kv_dtype)
+
+    def __repr__(self) -> str:
+        m = self.memory
+        shared = "shared" if m.unified else "each"
+        return (
+            f"Engine({m.n_seq_max} sequences, {m.n_cells} cells {shared}, n_batch {self.batch_config.n_batch}, "
+            f"n_ubatch {self.n_ubatch}, K/V of {self._kv.n_cells} cells: {self._kv.nbytes / 2**20:.0f} MiB)"
+        )
+
+    @property
+    def device(self) -> Any:
+        """Where the weights, K/V and logits are."""
+        return self._step.device
 
     # -- batches
     # ------------------------------------------------------------------------------------------------------
@@ -158,8 +171,11 @@ class Engine:
     def _no_slot_detail(self, status: Status) -> str:
         if int(status.code) != Reason.NO_SLOT:
             return ""
-        used = int(np.sum(np.asarray(self._cells.pos) >= 0))
-        return f"the cache holds {used} of {self._cells.pos.size} cells; nothing was changed"
+        used = np.sum(np.asarray(self._cells.pos) >= 0, axis=1)
+        if self.memory.n_streams == 1:
+            return f"the cache holds {used[0]} of {self.memory.n_cells} cells; nothing was changed"
+        held = ", ".join(f"sequence {s} holds {used[s]}" for s in np.flatnonzero(used)[:8]) or "none are used"
+        return f"each sequence has {self.memory.n_cells} cells, {held}; nothing was changed"
 
     # -- sequences
     # ----------------------------------------------------------------------------------------------------
@@ -175,6 +191,10 @@ class Engine:
     def pos_max(self, seq_id: int) -> int:
         """The last cached position of a sequence, -1 when it is absent."""
         return int(self._ranges()[1][self._known(seq_id)])
+
+    def n_free_cells(self) -> int:
+        """Cells that hold nothing, over all streams."""
+        return int(np.sum(np.asarray(self._cells.pos) < 0))
 
     def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
         """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open.
@@ -231,12 +251,42 @@ class Engine:
     # -- text
     # ---------------------------------------------------------------------------------------------------------
 
+    @overload
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompts: Prompt,
         *,
-        max_tokens: int = 128,
         on_text: Callable[[str], None] | None = None,
-    ) -> Generation:
-        """Continue a prompt greedily; see `ubjax.generate.generate`."""
-        return generate(self, prompt, max_tokens=max_tokens, on_text=on_text)
+        on_piece: Callable[[Piece], None] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        on_text: None = None,
+        on_piece: Callable[[Piece], None] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Generation]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        on_text: Callable[[str], None] | None = None,
+        on_piece: Callable[[Piece], None] | None = None,
+        **options: Unpack[Options],
+    ) -> Generation | list[Generation]:
+        """Continue one prompt (text or ids) or a list of them, which share batches and the cache.
+
+        Greedily, 128 tokens at most, unless the options say otherwise: see `ubjax.generate.Options` for them,
+        `ubjax.generate.stream` for the errors. One prompt gives its Generation, a list gives theirs in order.
+        """
+        done = generate(self, prompts, on_text=on_text, on_piece=on_piece, **options)
+        return done[0] if is_one(prompts) else done
+
+    def stream(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Stream:
+        """The same as an iterator of pieces, with `cancel` and `results`."""
+        return stream(self, prompts, **options)

@@ -8,7 +8,7 @@ Reading a row is an index into the buffer that the step left on the device: noth
 whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -24,10 +24,11 @@ class Outputs:
 
     def __init__(self, buffers: Sequence[jax.Array], out_ids: Sequence[np.ndarray], n_tokens: int):
         self._buffers = tuple(buffers)
+        self._row_ids = tuple(np.asarray(ids, np.int32) for ids in out_ids)
         self._n_tokens = n_tokens
         self._place = {int(i): (k, r) for k, ids in enumerate(out_ids) for r, i in enumerate(ids)}
         self._ids = sorted(self._place)
-        self.out_ids = np.concatenate([np.asarray(ids, np.int32) for ids in out_ids])
+        self.out_ids = np.concatenate(self._row_ids)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -43,6 +44,12 @@ class Outputs:
     def logits(self, i: int) -> np.ndarray:
         """The logits of batch token `i` on the host, [V]; indices as for `row`."""
         return np.asarray(self.row(i))
+
+    def buffers(self) -> Iterator[tuple[jax.Array, np.ndarray]]:
+        """(logits [O, V] on the device, batch index of its first rows [n <= O]) of each ubatch with outputs."""
+        for buffer, ids in zip(self._buffers, self._row_ids, strict=True):
+            if len(ids):
+                yield buffer, ids
 
     def _batch_index(self, i: int) -> int:
         if -len(self._ids) <= i < 0:

@@ -8,6 +8,7 @@ Jitted functions return a `Status`; they never raise. The edge (Engine, or a cal
 import enum
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -109,6 +110,12 @@ class Status:
     where: I32
     found: I32
     needed: I32
+
+    def __repr__(self) -> str:
+        """The sentence, where the numbers are at hand."""
+        if any(isinstance(x, jax.core.Tracer) or np.ndim(x) for x in jax.tree.leaves(self)):
+            return "Status(traced or batched)"
+        return f"Status({Reason(int(np.asarray(self.code))).name}: {sentence(self)})"
 
     @classmethod
     def ok(cls) -> "Status":

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     Array: TypeAlias = Any
 else:
     Array = jax.Array | np.ndarray
+Number: TypeAlias = int | float
 Scalar: TypeAlias = int | Int32[Array, ""] | np.integer[Any]
 
 I32 = Int32[Array, ""]
 Flag = Bool[Array, ""]
 
-__all__ = ["I32", "Array", "Bool", "Flag", "Float", "Int32", "Scalar", "UInt32"]
+__all__ = ["I32", "Array", "Bool", "Flag", "Float", "Int32", "Number", "Scalar", "UInt32"]

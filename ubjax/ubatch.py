@@ -52,11 +52,10 @@ class Ubatch:
 def take_ubatch(batch: Batch, plan: SplitPlan, k: Scalar, bucket: Bucket, first_block: Scalar = 0) -> Ubatch:
     """Gather ubatch `k` of a plan into a bucket (semantics of llama.cpp's ubatch_add).
 
-    `bucket` is static; `k` and `first_block` are data. Set j of a plan with equal_seqs fills block
-    first_block + j from its first row on; the rows of a simple plan fill one block. A k outside [0,
-    n_ubatches) gives an ubatch of padding. Rows that have no room in the bucket are left out, and output rows
-    beyond its n_outputs: `n_tokens` and `n_seqs` still are the plan's, so valid.sum() < n_tokens tells. The
-    one who picks the bucket sees to it that all fit.
+    `bucket` is static; `k` and `first_block` are data. Set j of a plan with equal_seqs fills block first_block + j
+    from its first row on; the rows of a simple plan fill one block. A k outside [0, n_ubatches) gives a ubatch of
+    padding. Rows without room in the bucket are left out, and output rows beyond its n_outputs; `n_tokens` and
+    `n_seqs` still are the plan's, so valid.sum() < n_tokens tells. Whoever picks the bucket sees to it that all fit.
 
         order [0 3 6 1 4 7], n_seqs 3, bucket 4 x 3     batch_idx [0 3 T | 6 1 T | 4 7 T | T T T]
     """
@@ -92,7 +91,7 @@ def take_ubatch(batch: Batch, plan: SplitPlan, k: Scalar, bucket: Bucket, first_
 
 
 def _extent(plan: SplitPlan, k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where ubatch k begins in the plan's order, its tokens and sequence sets; no tokens outside [0, n_ubatches)."""
+    """Where ubatch k begins in the plan's order, its tokens and its sets; nothing for a k outside [0, n_ubatches)."""
     exists = (k >= 0) & (k < plan.n_ubatches)
     k = jnp.where(exists, k, 0)
     start = jnp.asarray(plan.offset)[k]

@@ -32,6 +32,12 @@ class Usage:
         }
         return Usage(**numbers, buckets=self.buckets - before.buckets)
 
+    def add(self, more: "Usage") -> None:
+        """Count those as well."""
+        for name in ("decodes", "tokens", "outputs", "rows"):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.buckets += more.buckets
+
     def copy(self) -> "Usage":
         """A snapshot."""
         return dataclasses.replace(self, buckets=self.buckets.copy())

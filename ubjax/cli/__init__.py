@@ -1,24 +1,26 @@
-"""The command line: `ubjax run`, `ubjax split`, `ubjax verify`. Errors are one line on stderr and exit status 2."""
+"""The command line: run, split, verify, sweep and ladder. Errors are one line on stderr and exit status 2."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from ubjax.cli import run, split, verify
+from ubjax import __version__
+from ubjax.cli import ladder, run, split, sweep, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status (0 fine, 1 a comparison failed, 2 bad input)."""
     parser = argparse.ArgumentParser(
-        prog="ubjax", description="Ragged language-model traffic in fixed shapes."
+        prog="ubjax", description="llama.cpp's batch -> ubatch -> KV pipeline as a JAX program."
     )
+    parser.add_argument("--version", action="version", version=f"ubjax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (run, split, verify):
+    for command in (run, split, verify, sweep, ladder):
         command.add_parser(commands)
     args = parser.parse_args(argv)
     try:
         return args.execute(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"ubjax {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

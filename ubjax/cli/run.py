@@ -37,15 +37,17 @@ def execute(args: argparse.Namespace) -> int:
     config = EngineConfig(
         n_ctx=args.n_ctx, n_batch=args.n_batch, n_ubatch=args.n_ubatch, kv_dtype=args.kv_dtype
     )
+    print(f"loading {args.model} ...", file=sys.stderr, flush=True)
     model, tokenizer = load_model(args.model, dtype=args.dtype)
     engine = Engine(model, tokenizer, config)
+    print("compiling; the first words take a while ...", file=sys.stderr, flush=True)
     print(args.prompt, end="", flush=True)
     with count_compilations() as compiled:
         result = engine.generate(args.prompt, max_tokens=args.max_tokens, on_text=_show)
     print(
         f"\n\n{len(result.prompt_tokens)} prompt tokens, {result.prompt_rate:.1f} tokens/s; "
         f"{len(result.tokens)} generated, {result.decode_rate:.1f} tokens/s ({result.finish_reason})\n"
-        f"{result.usage}\n{compiled}",
+        f"{result.report.usage}\n{compiled}",
         file=sys.stderr,
     )
     return 0

@@ -17,12 +17,12 @@ from ubjax.typing import I32, Array, Bool, Flag, Int32, Scalar, UInt32
 
 @pytree
 class _Walk:
-    """split_seq under way: the open ubatch began at offset[n_closed] its last row is `row`, its set `within`."""
+    """split_seq under way: the open ubatch began at offset[n_closed]; its last row is `row`, of the set `within`."""
 
-    order: Int32[Array, " T"]
-    offset: Int32[Array, "T+1"]
-    unused: Bool[Array, " T"]
-    within: UInt32[Array, " W"]
+    order: Int32[jax.Array, " T"]
+    offset: Int32[jax.Array, "T+1"]
+    unused: Bool[jax.Array, " T"]
+    within: UInt32[jax.Array, " W"]
     row: I32
     n_closed: I32
     n_used: I32
@@ -104,7 +104,7 @@ def walk_subsets(seq: UInt32[Array, "T W"], n_tokens: I32, n_ubatch: I32) -> Spl
 
 def order_is_kept(plan: SplitPlan, seq: UInt32[Array, "T W"]) -> Flag:
     """Whether the rows of every sequence appear in the plan in batch order: one step per row, [G] rows remembered."""
-    n_words = seq.shape[1]
+    n_words = seq.shape[-1]
     bit = jnp.arange(32, dtype=jnp.uint32)
 
     def step(place: Scalar, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

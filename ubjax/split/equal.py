@@ -17,8 +17,8 @@ from ubjax.split.coupled import disjoint_sets, order_is_kept
 from ubjax.split.groups import Groups, any_coupled, are_disjoint, by_first_seq, by_set
 from ubjax.split.limits import as_size
 from ubjax.split.plan import SplitPlan
-from ubjax.split.rectangles import Choose, cut_all, next_rows, place_rows
-from ubjax.typing import I32, Array, Flag, Int32, Scalar, UInt32
+from ubjax.split.rectangles import Choose, cut_all, next_rows, no_ubatches, place_rows
+from ubjax.typing import I32, Array, Int32, Scalar, UInt32
 
 
 def split_equal(batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, *, sequential: bool) -> SplitPlan:
@@ -55,25 +55,28 @@ def _split_equal(
     n_keep_tail: I32,
     sequential: bool,
 ) -> SplitPlan:
-    groups = by_first_seq(seq, order, n_tokens)
     n_ubatch, n_keep_tail = jnp.asarray(n_ubatch), jnp.asarray(n_keep_tail)
     possible = (n_ubatch >= 1) & (n_keep_tail >= 0) & (n_keep_tail < n_ubatch)
+    groups = by_first_seq(seq, order, n_tokens)
 
-    def disjoint(choose: Choose, allowed: Flag) -> SplitPlan:
-        return place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail, allowed), groups)
+    def nothing() -> SplitPlan:
+        return no_ubatches(seq.shape[0])
+
+    def disjoint(choose: Choose) -> SplitPlan:
+        return place_rows(cut_all(groups, choose, n_ubatch, n_keep_tail), groups)
 
     def coupled() -> SplitPlan:
         sets = by_set(seq, n_tokens)
         choose = functools.partial(disjoint_sets, sets, seq, n_ubatch)
-        plan = place_rows(cut_all(sets, choose, n_ubatch, n_keep_tail, possible), sets)
+        plan = place_rows(cut_all(sets, choose, n_ubatch, n_keep_tail), sets)
         return dataclasses.replace(plan, keeps_order=order_is_kept(plan, seq))
 
     if sequential:
-        return disjoint(
-            functools.partial(ascending_chain, groups, n_ubatch), possible & ~any_coupled(seq, n_tokens)
-        )
+        chain = functools.partial(ascending_chain, groups, n_ubatch)
+        return jax.lax.cond(possible & ~any_coupled(seq, n_tokens), lambda: disjoint(chain), nothing)
     by_first_row = functools.partial(_by_first_row, groups, n_ubatch)
-    return jax.lax.cond(are_disjoint(seq, groups), lambda: disjoint(by_first_row, possible), coupled)
+    case = jnp.where(possible, 1 + are_disjoint(seq, groups), 0)
+    return jax.lax.switch(case, [nothing, coupled, lambda: disjoint(by_first_row)])
 
 
 def _by_first_row(groups: Groups, n_ubatch: I32, head: Int32[jax.Array, " G"]) -> tuple[jax.Array, jax.Array]:

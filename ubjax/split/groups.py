@@ -4,8 +4,7 @@ T  rows a batch can hold          N  groups that are possible: G by first sequen
 W  32-bit words of a set          G  32 W, the sequences that W words can name
 
     batch rows      0    1    2    3    4   (5 padding)       first sequences 1 0 1 1 0
-    by first seq    rows [1 4 | 0 2 3 | 5]    start [0 2 5 ...]    end [2 5 5 ...]     N = G, N = 32 for one
-    word
+    by first seq    rows [1 4 | 0 2 3 | 5]    start [0 2 5 ...]    end [2 5 5 ...]    N = G = 32
 """
 
 import jax
@@ -18,16 +17,15 @@ from ubjax.typing import I32, Array, Bool, Flag, Int32, UInt32
 
 @pytree
 class Groups:
-    """Group g is rows[start[g]:end[g]], in batch order.
+    """Group g is rows[start[g]:end[g]], in batch order; `of_row` is the group of each row of the batch.
 
-    Rows in no group (padding, rows without a sequence) come last; `of_row` says the group of a row of the
-    batch, N for a row in none.
+    Rows in no group (padding, rows without a sequence) come last in `rows`; their group is N.
     """
 
-    rows: Int32[Array, " T"]
-    of_row: Int32[Array, " T"]
-    start: Int32[Array, " N"]
-    end: Int32[Array, " N"]
+    rows: Int32[jax.Array, " T"]
+    of_row: Int32[jax.Array, " T"]
+    start: Int32[jax.Array, " N"]
+    end: Int32[jax.Array, " N"]
 
 
 def any_coupled(seq: UInt32[Array, "T W"], n_tokens: I32) -> Flag:

@@ -9,10 +9,9 @@ _INT32_MAX = 2**31 - 1
 
 
 def as_size(name: str, value: Scalar, least: int) -> Array:
-    """`value` as an int32 scalar.
+    """A size as an int32 scalar; a host number outside [least, 2^31) is a ValueError.
 
-    A host number outside [least, 2^31) is a ValueError; a device array or a tracer passes unread, so that one
-    program serves every value: the splits make an empty plan of one that is too small.
+    A device array or a tracer passes unread: the splits make an empty plan of one that is too small.
     """
     if isinstance(value, jax.Array):
         return value

@@ -11,6 +11,10 @@ Padding: places of `order` from n_used on hold T (out of range, dropped on write
 ubatch repeat n_used; n_seqs is 0 there.
 """
 
+import jax
+import jax.core
+import numpy as np
+
 from ubjax.pytree import pytree
 from ubjax.typing import I32, Array, Flag, Int32
 
@@ -19,9 +23,8 @@ from ubjax.typing import I32, Array, Flag, Int32
 class SplitPlan:
     """The ubatches of a batch.
 
-    `equal_seqs`: every ubatch is a rectangle, set-major (n_seqs sets of count / n_seqs rows). `n_used` <
-    n_tokens means that the split failed as a whole. `keeps_order`: no ubatch order shows a later token of a
-    sequence before an earlier one.
+    `equal_seqs`: every ubatch is a rectangle, set-major (n_seqs sets of count / n_seqs rows). `n_used` < n_tokens
+    means that the split failed as a whole. `keeps_order`: no later token of a sequence comes before an earlier one.
     """
 
     order: Int32[Array, " T"]
@@ -31,3 +34,22 @@ class SplitPlan:
     n_used: I32
     equal_seqs: Flag
     keeps_order: Flag
+
+    def __repr__(self) -> str:
+        """Ubatches as sets x rows, where the plan's arrays are at hand and of one batch."""
+        if (
+            any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(self))
+            or np.ndim(self.n_ubatches) != 0
+        ):
+            return f"SplitPlan(T={self.order.shape[-1]}, traced or batched)"
+        k = int(self.n_ubatches)
+        sizes, sets = np.diff(np.asarray(self.offset)[: k + 1]), np.asarray(self.n_seqs)[:k]
+        cut = [f"{s}x{n // s}" if self.equal_seqs else f"{n}" for n, s in zip(sizes, sets, strict=True)]
+        shown = ", ".join(cut[:8]) + (f", ... {cut[-1]}" if k > 8 else "")
+        order = _shortened(self.order, self.n_used)
+        return f"SplitPlan({k} ubatches: {shown}; {int(self.n_used)} tokens, order {order})"
+
+
+def _shortened(order: Array, n: Array) -> str:
+    rows = np.asarray(order)[: int(n)].tolist()
+    return str(rows) if len(rows) <= 24 else f"[{', '.join(map(str, rows[:20]))}, ...]"

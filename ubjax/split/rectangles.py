@@ -2,9 +2,9 @@
 
 T  rows a batch can hold       N  groups of rows (see groups.py)       G  sets a ubatch can hold (lanes)
 
-A ubatch takes the next L rows of each chosen group. Only where such a run of L rows begins is written down:
-its place p in the plan gets the distance from p to the run in `groups.rows`. The rows are placed after the
-last ubatch, all at once.
+A ubatch takes the next L rows of each chosen group. Only where such a run of L rows begins is written down: its
+place p in the plan gets the distance from p to the run in `groups.rows`. The rows are placed after the last ubatch,
+all at once.
 
     groups.rows  [0 1 2 3 | 4 5]    n_ubatch 4: ubatch 0 takes 0 1 | 4 5, ubatch 1 takes 2 3
     place           0  1  2  3  4  5
@@ -21,7 +21,7 @@ import numpy as np
 from ubjax.pytree import pytree
 from ubjax.split.groups import Groups
 from ubjax.split.plan import SplitPlan
-from ubjax.typing import I32, Array, Flag, Int32
+from ubjax.typing import I32, Int32
 
 Choose: TypeAlias = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -31,12 +31,12 @@ _MANY = np.int32(2**31 - 1)
 
 @pytree
 class Cut:
-    """What was cut off so far: `head` [N] is each group's next unused place in groups.rows (its end when used up)."""
+    """What was cut off so far: `head` is each group's next unused place in groups.rows, its end when used up."""
 
-    head: Int32[Array, " N"]
-    distance: Int32[Array, " T"]
-    offset: Int32[Array, "T+1"]
-    n_seqs: Int32[Array, " T"]
+    head: Int32[jax.Array, " N"]
+    distance: Int32[jax.Array, " T"]
+    offset: Int32[jax.Array, "T+1"]
+    n_seqs: Int32[jax.Array, " T"]
     n_ubatches: I32
     n_used: I32
 
@@ -54,14 +54,14 @@ def begin(groups: Groups) -> Cut:
     )
 
 
-def next_rows(groups: Groups, head: Int32[Array, " N"]) -> Int32[jax.Array, " N"]:
+def next_rows(groups: Groups, head: Int32[jax.Array, " N"]) -> Int32[jax.Array, " N"]:
     """The first unused row of each group; T for a group that is used up."""
     capacity = groups.rows.shape[0]
     return jnp.where(head < groups.end, groups.rows.at[head].get(mode="clip"), capacity)
 
 
 def take_rectangle(
-    cut: Cut, groups: Groups, chosen: Int32[Array, " G"], n_sets: I32, n_ubatch: I32, n_keep_tail: I32
+    cut: Cut, groups: Groups, chosen: Int32[jax.Array, " G"], n_sets: I32, n_ubatch: I32, n_keep_tail: I32
 ) -> Cut:
     """Cut off one ubatch: equally many rows of the groups chosen[:n_sets], as many as fit in `n_ubatch` rows.
 
@@ -94,18 +94,31 @@ def take_rectangle(
     )
 
 
-def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32, allowed: Flag) -> Cut:
-    """Cut until no group has rows left; nothing at all unless `allowed`.
+def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32) -> Cut:
+    """Cut until no group has rows left.
 
     `choose(head)` gives the groups of the next ubatch in order [G] and how many of them count, at least one.
     """
-    n_rows = jnp.where(allowed, jnp.max(groups.end), 0)
+    n_rows = jnp.max(groups.end)
 
     def step(cut: Cut) -> Cut:
         chosen, n_sets = choose(cut.head)
         return take_rectangle(cut, groups, chosen, n_sets, n_ubatch, n_keep_tail)
 
     return jax.lax.while_loop(lambda cut: cut.n_used < n_rows, step, begin(groups))
+
+
+def no_ubatches(capacity: int) -> SplitPlan:
+    """The plan of a refused split."""
+    return SplitPlan(
+        order=jnp.full(capacity, capacity),
+        offset=jnp.zeros(capacity + 1, jnp.int32),
+        n_seqs=jnp.zeros(capacity, jnp.int32),
+        n_ubatches=jnp.int32(0),
+        n_used=jnp.int32(0),
+        equal_seqs=jnp.array(True),
+        keeps_order=jnp.array(True),
+    )
 
 
 def place_rows(cut: Cut, groups: Groups) -> SplitPlan:

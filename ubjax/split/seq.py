@@ -17,9 +17,9 @@ from ubjax.typing import I32, Array, Int32, Scalar, UInt32
 def split_seq(batch: Batch, n_ubatch: Scalar) -> SplitPlan:
     """Cut a batch into ubatches of one sequence set and at most `n_ubatch` rows, as llama.cpp's split_seq does.
 
-    A ubatch starts at the first unused row and takes, in batch order, the unused rows whose set is contained
-    in that of the row taken before. `n_ubatch` [rows] is data. ValueError when a host `n_ubatch` is below 1;
-    an array below 1 gives the empty plan of a failed split.
+    A ubatch starts at the first unused row and takes, in batch order, the unused rows whose set is contained in that
+    of the row taken before. `n_ubatch` [rows] is data. ValueError when a host `n_ubatch` is below 1; an array below 1
+    gives the empty plan of a failed split.
 
         sequences 0 1 0 0 1, n_ubatch 2     order [0 2 | 1 4 | 3]   offset [0 2 4 5 5 5]   n_seqs [1 1 1 0 0]
     """

@@ -1,7 +1,6 @@
 """Replays golden splits: acceptance of each batch, then every split of an accepted one, ubatch by ubatch.
 
-One JSON object a batch, as tests/golden/README.md describes it. Everything runs through the jitted functions,
-in few shapes.
+One JSON object a batch, as tests/golden/README.md describes it. All runs through the jitted functions, in few shapes.
 """
 
 import collections
@@ -48,8 +47,7 @@ _FIELDS = (
 def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report:
     """Compare the acceptance of each batch and each of its splits with the golden answer, a row each.
 
-    Where a golden split broke its own limit (`exceeds_n_ubatch`), the limit is checked, and that every token
-    was placed once.
+    Where a golden split broke its own limit (`exceeds_n_ubatch`), the limit is checked, and that no token is missing.
     """
     lines, report = list(lines), Report(name)
     capacity = max((len(line["tokens"]) for line in lines), default=1)
@@ -81,8 +79,7 @@ def replay_split(lines: Iterable[dict[str, Any]], name: str = "split") -> Report
 def _accepted(line: dict[str, Any], capacity: int, n_seq_max: int) -> Batch | None:
     """The batch of a golden line, None when it is refused: while it is built, or by `validate`.
 
-    The sequences of a batch are checked while it is built; what follows sees the shapes of the largest batch
-    of the file.
+    Sequence ids are checked while it is built; what follows sees the shapes of the largest batch of the file.
     """
     sizes = {key: line[key] for key in ("n_pos", "n_vocab", "n_embd")}
     config = BatchConfig(n_batch=capacity, n_seq_max=line["n_seq_max"], **sizes)

@@ -1,0 +1,150 @@
+"""`ubjax sweep` and `ubjax ladder` as typed: tables, files, the flag that goes back in, one line for bad input."""
+
+import argparse
+import csv
+import json
+
+import matplotlib.image
+import pytest
+
+from ubjax.analysis.traces import synthetic_trace
+from ubjax.cli import ladder, sweep
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    made_up = synthetic_trace(60, prompt=(40, 1, 300), output=(10, 0.7, 40), seed=2)
+    path = tmp_path_factory.mktemp("trace") / "own.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["arrival", "prompt", "output"])
+        writer.writerows(zip(made_up.arrival, made_up.prompt, made_up.output, strict=True))
+    return str(path)
+
+
+@pytest.fixture
+def ubjax(capsys):
+    """Run one of the two commands with small sizes; returns its output lines."""
+
+    def run(name, *argv):
+        parser = argparse.ArgumentParser()
+        commands = parser.add_subparsers()
+        for command in (sweep, ladder):
+            command.add_parser(commands)
+        args = parser.parse_args([name, *argv, "--slots", "4", "--n-batch", "64"])
+        assert args.execute(args) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_the_table_and_the_files(ubjax, trace, tmp_path):
+    names = ("--csv", "--html", "--png")
+    files = [str(tmp_path / f"out{name.replace('--', '.')}") for name in names]
+    options = [word for pair in zip(names, files, strict=True) for word in pair]
+    out = ubjax(
+        "sweep", trace, "--n-ubatch", "16,32", "--strategy", "simple,equal", "--ladder", "pow2,8,16", *options
+    )
+    assert out[0].startswith("60 requests in ")
+    rows = json.loads(out[-1])["rows"]
+    assert [(row["strategy"], row["n_ubatch"], row["ladder"]) for row in rows] == [
+        (strategy, n_ubatch, kind)
+        for strategy in ("simple", "equal")
+        for n_ubatch in (16, 32)
+        for kind in ("pow2", "8,16")
+    ]
+    assert len(out) == 1 + 1 + len(rows) + 1
+    with open(files[0], newline="") as file:
+        assert [float(row["padded_share"]) for row in csv.DictReader(file)] == [
+            row["padded_share"] for row in rows
+        ]
+    assert "<td>8,16</td>" in (tmp_path / "out.html").read_text()
+    assert matplotlib.image.imread(files[2]).shape[:2] == (400, 1000)
+
+
+def test_ladders_are_fitted_to_the_first_share(ubjax, trace):
+    whole, rest = (
+        json.loads(
+            ubjax("sweep", trace, "--n-ubatch", "32", "--strategy", "seq", "--ladder", "opt:3", *more)[-1]
+        )["rows"][0]
+        for more in ([], ["--fit-share", "0.5"])
+    )
+    assert 0 < rest["tokens"] < whole["tokens"] and rest["compilations"] <= 3
+
+
+@pytest.mark.parametrize("strategy", ["simple", "equal", "seq"])
+def test_the_ladder_goes_back_into_the_sweep(ubjax, trace, strategy):
+    out = ubjax("ladder", trace, "-k", "9", "--n-ubatch", "32", "--strategy", strategy)
+    flag, text = out[-1].split()
+    assert flag == "--ladder" and out[1].startswith("pow2: ") and out[2].startswith("this ladder: ")
+    swept = ubjax("sweep", trace, "--n-ubatch", "32", "--strategy", strategy, "--ladder", "opt:9", flag, text)
+    fitted, given = json.loads(swept[-1])["rows"]
+    assert given["padded_share"] == fitted["padded_share"] and given["compilations"] <= 9
+    assert (
+        out[2] == f"this ladder: {given['compilations']} programs, {100 * given['padded_share']:.2f}% padding"
+    )
+
+
+def test_a_price_chooses_the_number(ubjax, trace, tmp_path):
+    one, many = (
+        ubjax(
+            "ladder",
+            trace,
+            "--compile-price",
+            price,
+            "--n-ubatch",
+            "32",
+            "--png",
+            str(tmp_path / "waste.png"),
+        )[-1]
+        for price in ("1e9", "0")
+    )
+    assert one == "--ladder 32" and len(many.split(",")) > 20
+    assert matplotlib.image.imread(tmp_path / "waste.png").shape[:2] == (400, 600)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["sweep", "TRACE", "--n-ubatch", "8,x"], "--n-ubatch is '8,x', sizes of at least 1 with commas"),
+        (["sweep", "TRACE", "--n-ubatch", "0"], "--n-ubatch is '0'"),
+        (
+            ["sweep", "TRACE", "--strategy", "fast"],
+            "the strategy is 'fast', one of simple, equal, seq is needed",
+        ),
+        (["sweep", "TRACE", "--ladder", "pow3"], "'pow3' is no ladder: pow2"),
+        (["sweep", "TRACE", "--fit-share", "2"], "a share of 2.0 of 60 requests"),
+        (
+            ["sweep", "TRACE", "--csv", "/no/where/a.csv"],
+            "--csv /no/where/a.csv: there is no folder /no/where",
+        ),
+        (["ladder", "TRACE", "-k", "0"], "the ladder opt:0 has the number 0, at least 1 is needed"),
+        (
+            ["ladder", "TRACE", "-k", "4", "--n-ubatch", "0"],
+            r"n_ubatch is \[0\], sizes of at least 1 are needed",
+        ),
+        (
+            ["ladder", "TRACE", "-k", "4", "--strategy", "equal", "--png", "a.png"],
+            "--png is for ladders of one dim",
+        ),
+        (
+            ["ladder", "TRACE", "--compile-price", "-1"],
+            "compile_price is -1.0, a number of at least 0 is needed",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(ubjax, trace, argv, sentence):
+    with pytest.raises(ValueError, match=sentence) as caught:
+        ubjax(*(trace if word == "TRACE" else word for word in argv))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_picture_without_matplotlib(ubjax, trace, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="--png needs matplotlib: pip install matplotlib"):
+        ubjax("sweep", trace, "--png", "a.png")
+
+
+def test_a_file_that_is_not_there(ubjax, tmp_path):
+    with pytest.raises(OSError, match=r"none\.csv"):
+        ubjax("sweep", str(tmp_path / "none.csv"))

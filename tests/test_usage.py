@@ -1,0 +1,15 @@
+"""Usage: differences and sums of counters."""
+
+import collections
+
+from ubjax.usage import Usage
+
+
+def test_what_was_added_since_a_copy_adds_up_to_the_whole():
+    usage = Usage(decodes=1, tokens=3, outputs=1, rows=4, buckets=collections.Counter({"1x4": 1}))
+    before = usage.copy()
+    more = Usage(decodes=2, tokens=5, outputs=2, rows=8, buckets=collections.Counter({"1x4": 2, "1x1": 1}))
+    usage.add(more)
+    assert usage.since(before) == more and before.tokens == 3
+    assert (usage.ubatches, usage.tokens, usage.buckets["1x4"]) == (4, 8, 3)
+    assert usage.padded_share == 1 - 8 / 12

@@ -1,0 +1,112 @@
+"""What n_ubatch, split strategy and bucket ladder cost a traffic: a table of all combinations, without a model."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from ubjax.analysis.driver import drive, pack_prompts
+from ubjax.analysis.ladder import Cost
+from ubjax.analysis.ladder_kinds import LadderKind, parse_ladder
+from ubjax.analysis.rectangle_ladder import RectangleHistogram
+from ubjax.analysis.shapes import count_shapes
+from ubjax.analysis.sweep_result import SweepResult
+from ubjax.analysis.traces import Trace
+from ubjax.analysis.traffic import Traffic
+from ubjax.buckets import RectangleLadder
+from ubjax.typing import Number
+
+
+def sweep(
+    trace: Trace,
+    n_ubatch: Sequence[int] = (32, 64, 128, 256, 512),
+    strategy: Sequence[str] = ("simple", "equal", "seq"),
+    ladder: Sequence[str | LadderKind] = ("pow2", "opt"),
+    *,
+    slots: int = 32,
+    n_batch: int = 2048,
+    fit_share: float | None = None,
+    cost: Cost | None = None,
+) -> SweepResult:
+    """Serve a trace with every combination of n_ubatch, split strategy and ladder, and count.
+
+    The trace becomes decodes as in `drive` (closed loop); for "seq" as in `pack_prompts`, whole prompts in embedding
+    mode. They are cut by the real split functions, and each ubatch goes to the smallest bucket of the ladder that
+    holds it. Ladders as in `parse_ladder`; those that need traffic are fitted to the same decodes, or with
+    `fit_share` to the first share of the requests, and then every row counts the other requests alone. `cost(rows)`
+    [seconds] of a ubatch adds `seconds`.
+
+    Raises ValueError for an unknown strategy or ladder, and for sizes that can't be.
+    """
+    kinds = [kind if isinstance(kind, LadderKind) else parse_ladder(kind) for kind in ladder]
+    fitting, measured = trace, trace
+    if fit_share is not None:
+        n_fit = round(len(trace) * fit_share)
+        if not 0 < n_fit < len(trace):
+            raise ValueError(
+                f"a share of {fit_share} of {len(trace)} requests is {n_fit}: at least 1, and not all, are needed"
+            )
+        fitting, measured = trace[:n_fit], trace[n_fit:]
+    result = SweepResult([], {})
+
+    @functools.cache
+    def served(form: Callable[..., Traffic], part: Trace) -> Traffic:
+        return form(part, slots=slots, n_batch=n_batch)
+
+    for name in strategy:
+        n_seqs = slots if name == "equal" else 1
+        form = pack_prompts if name == "seq" else drive
+        traffic = served(form, measured)
+        counts = count_shapes(traffic, n_ubatch, name)
+        fit_to = counts
+        if fit_share is not None and any(kind.needs_traffic for kind in kinds):
+            fit_to = count_shapes(served(form, fitting), n_ubatch, name)
+        for size in n_ubatch:
+            for kind in kinds:
+                built = kind.build(size, n_seqs, fit_to[size])
+                row = {"strategy": name, "n_ubatch": size, "ladder": kind.text, "decodes": len(traffic)}
+                result.rows.append(row | measure(counts[size], built, cost))
+                result.ladders[name, size, kind.text] = built
+    return result
+
+
+def measure(
+    counts: RectangleHistogram, ladder: RectangleLadder, cost: Cost | None = None
+) -> dict[str, Number]:
+    """What the ubatches of a traffic cost with a ladder.
+
+    ubatches; tokens, their real rows; shapes, the different raw ones; compilations, the different buckets they need;
+    padded_share, the share of computed rows that is padding; fill, tokens by n_ubatch rows of every ubatch; rows_mean
+    and rows_p95, the rows of a bucket (padding included), mean and 95th percentile over the ubatches; with `cost`,
+    seconds.
+    """
+    rows_of: dict[int, int] = {}
+    buckets = set()
+    for shape, count in counts.items():
+        bucket = ladder.pick(*shape)
+        buckets.add(bucket)
+        rows_of[bucket[0] * bucket[1]] = rows_of.get(bucket[0] * bucket[1], 0) + count
+    ubatches = sum(counts.values())
+    tokens = sum(n_seqs * n * count for (n_seqs, n), count in counts.items())
+    rows = sum(size * count for size, count in rows_of.items())
+    found: dict[str, Number] = {
+        "ubatches": ubatches,
+        "tokens": tokens,
+        "shapes": len(counts),
+        "compilations": len(buckets),
+        "padded_share": 1 - tokens / rows,
+        "fill": tokens / (ubatches * ladder.n_ubatch),
+        "rows_mean": rows / ubatches,
+        "rows_p95": _percentile(rows_of, 0.95),
+    }
+    if cost is not None:
+        found["seconds"] = sum(cost(size) * count for size, count in rows_of.items())
+    return found
+
+
+def _percentile(counts: dict[int, int], share: float) -> int:
+    """The smallest value that at least `share` of the entries do not exceed."""
+    total, seen = sum(counts.values()), 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= share * total:
+            return value
+    raise ValueError("there are no entries: at least one is needed")

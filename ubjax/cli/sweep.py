@@ -1,0 +1,78 @@
+"""`ubjax sweep TRACE`: what n_ubatch, split strategy and bucket ladder cost for a trace of requests."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ubjax.analysis.ladder_kinds import parse_ladders
+from ubjax.analysis.sweep import sweep
+from ubjax.analysis.traces import read_trace
+from ubjax.cli.trace_argument import add_trace_arguments, check_outputs, read_sizes
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "sweep", help="count compilations and padding for a trace of requests", description=__doc__
+    )
+    add_trace_arguments(parser)
+    parser.add_argument(
+        "--n-ubatch",
+        metavar="SIZES",
+        default="32,64,128,256,512",
+        help="rows of a ubatch at most (default 32,64,128,256,512)",
+    )
+    parser.add_argument(
+        "--strategy",
+        metavar="NAMES",
+        default="simple,equal,seq",
+        help="among simple (one cache for all), equal (a stream each), seq (whole prompts: embeddings); default all",
+    )
+    parser.add_argument(
+        "--ladder",
+        metavar="NAMES",
+        action="append",
+        help="pow2, pow2+gap:64, linear:8 (equal steps), opt:8 (the best 8 for the trace), opt (as many as pow2 uses), "
+        "sizes such as 8,64 or shapes such as 1x64,8x1; may be given again (default pow2,opt)",
+    )
+    parser.add_argument(
+        "--fit-share",
+        metavar="SHARE",
+        type=float,
+        help="fit the ladders to this first share of the requests, such as 0.5, and count the others",
+    )
+    for ending, what in (("csv", "the table"), ("html", "the table as a page"), ("png", "the plot")):
+        parser.add_argument(f"--{ending}", metavar="FILE", type=Path, help=f"write {what}")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Sweep, print the table, write the files; the last line is the table as JSON."""
+    check_outputs({"--csv": args.csv, "--html": args.html, "--png": args.png})
+    n_ubatch = read_sizes("--n-ubatch", args.n_ubatch)
+    ladders = [kind for text in args.ladder or ["pow2,opt"] for kind in parse_ladders(text)]
+    strategies = list(dict.fromkeys(name.strip() for name in args.strategy.split(",")))
+    trace = read_trace(args.trace)
+    print(trace, flush=True)
+    with jax.default_device(jax.devices("cpu")[0]):
+        result = sweep(
+            trace,
+            n_ubatch,
+            strategies,
+            ladders,
+            slots=args.slots,
+            n_batch=args.n_batch,
+            fit_share=args.fit_share,
+        )
+    print(result)
+    if args.csv:
+        result.to_csv(args.csv)
+    if args.html:
+        result.to_html(args.html)
+    if args.png:
+        result.plot().savefig(args.png)
+    print(json.dumps({"rows": result.rows}))
+    return 0

@@ -1,0 +1,80 @@
+"""What generation needs of the things it stands below: an engine, and a tokenizer if text is wanted."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ubjax.batch import Batch
+from ubjax.config import BatchConfig, MemoryConfig
+from ubjax.outputs import Outputs
+from ubjax.usage import Usage
+
+
+@runtime_checkable
+class TextStream(Protocol):
+    """Turns token ids into text as whole characters become known."""
+
+    def feed(self, ids: Sequence[int], /) -> str:
+        """The text that these tokens complete."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end."""
+        ...
+
+
+@runtime_checkable
+class TextCodec(Protocol):
+    """What generation needs of a tokenizer."""
+
+    @property
+    def eog_ids(self) -> Collection[int]:
+        """Tokens that end a generation."""
+        ...
+
+    def encode(self, text: str, /) -> list[int]:
+        """Text to ids, with the special tokens that the model expects."""
+        ...
+
+    def stream(self) -> TextStream:
+        """A fresh incremental decoder."""
+        ...
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """What generation needs of an engine."""
+
+    tokenizer: TextCodec | None
+    batch_config: BatchConfig
+    memory: MemoryConfig
+    usage: Usage
+    n_ubatch: int
+
+    @property
+    def device(self) -> Any:
+        """Where the logits are."""
+        ...
+
+    def batch(self, token: Sequence[int], **arrays: Any) -> Batch:
+        """A batch from flat arrays."""
+        ...
+
+    def decode(self, batch: Batch) -> Outputs:
+        """Run a batch; NoSlotError when the cache can't hold it now."""
+        ...
+
+    def pos_max(self, seq_id: int) -> int:
+        """Last cached position of a sequence, -1 when it is absent."""
+        ...
+
+    def n_free_cells(self) -> int:
+        """Cells that hold nothing, over all streams."""
+        ...
+
+    def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
+        """Drop a sequence."""
+        ...
+
+    def cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
+        """Let a sequence share the cells of another."""
+        ...

@@ -1,0 +1,172 @@
+"""Loop: many outputs through one engine, a batch at each step.
+
+admit -> share -> parts -> decode (halve, preempt) -> sample -> transcripts -> pieces
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from ubjax.analysis import count_compilations
+from ubjax.generate.decodes import Decodes, TextCodec
+from ubjax.generate.request import N_BIAS, Request
+from ubjax.generate.result import Piece, Report
+from ubjax.generate.sampler import Sampler, TokenLogprob
+from ubjax.generate.schedule import Part, Run, Schedule, halved
+from ubjax.generate.transcript import Transcript
+from ubjax.outputs import Outputs
+from ubjax.status import NoSlotError, Reason, refusal
+
+
+class Output:
+    """A run with its transcript, and when it was admitted, chose its first token and ended (perf_counter)."""
+
+    def __init__(self, index: int, output: int, request: Request, codec: TextCodec | None):
+        self.run = Run(index=index, output=output, request=request, ids=list(request.ids))
+        self.transcript = Transcript(request, codec)
+        self.started: float | None = None
+        self.first: float | None = None
+        self.ended: float | None = None
+
+    def piece(self, text: str, tokens: tuple[int, ...] = ()) -> Piece:
+        """A piece of this output as it stands."""
+        return Piece(
+            index=self.run.index,
+            output=self.run.output,
+            text=text,
+            tokens=tokens,
+            finish_reason=self.transcript.reason,
+        )
+
+
+class Loop:
+    """Runs outputs on the sequences of an engine that are empty now; `report` counts what it costs.
+
+    Raises ValueError when no sequence is empty, or max_prompt_tokens_per_batch < 1.
+    """
+
+    def __init__(
+        self, engine: Decodes, outputs: Sequence[Output], *, max_prompt_tokens_per_batch: int | None = None
+    ):
+        n_seqs = engine.memory.n_seq_max
+        if max_prompt_tokens_per_batch is not None and max_prompt_tokens_per_batch < 1:
+            raise ValueError(
+                f"max_prompt_tokens_per_batch is {max_prompt_tokens_per_batch}, at least 1 is needed"
+            )
+        free = [seq for seq in range(n_seqs) if engine.pos_max(seq) < 0]
+        if not free:
+            raise ValueError(f"all {n_seqs} sequences hold tokens, an empty one is needed (rm empties one)")
+        self.report = Report()
+        self._engine = engine
+        self._outputs = {output.run: output for output in outputs}
+        self.schedule = Schedule(
+            self._outputs,
+            free,
+            n_batch=engine.batch_config.n_batch,
+            n_ubatch=engine.n_ubatch,
+            max_prompt_tokens=max_prompt_tokens_per_batch,
+            shared=engine.memory.unified,
+        )
+        requests = [run.request for run in self._outputs]
+        self._sampler = Sampler(
+            n_seq_max=n_seqs,
+            n_vocab=engine.batch_config.n_vocab,
+            n_bias=max((request.sampling.n_bias for request in requests), default=N_BIAS),
+            n_top=max((request.logprobs or 0 for request in requests), default=0),
+            device=engine.device,
+        )
+
+    def step(self) -> list[Piece]:
+        """Decode one batch; the pieces that came of it (none when an output was put back, or all is prompt)."""
+        before, start = self._engine.usage.copy(), time.perf_counter()
+        with count_compilations() as compiled:
+            self._admit()
+            parts, outputs = self._decode(self.schedule.parts())
+            n_prompt = sum(part.n_prompt for part in parts)
+            share = n_prompt / max(sum(part.n for part in parts), 1)
+            pieces = self._make_room() if outputs is None else self._take(parts, outputs)
+        seconds = time.perf_counter() - start
+        self.report.n_prompt += n_prompt
+        self.report.n_generated += sum(len(piece.tokens) for piece in pieces)
+        self.report.prompt_seconds += seconds * share
+        self.report.decode_seconds += seconds * (1 - share)
+        self.report.usage.add(self._engine.usage.since(before))
+        self.report.compilations.include(compiled)
+        return pieces
+
+    def end(self, output: Output, reason: str, error: str | None = None) -> Piece:
+        """End an output that has not ended; its cells are free."""
+        text = output.transcript.end(reason, error)
+        self._leave(output)
+        return output.piece(text)
+
+    def _leave(self, output: Output) -> None:
+        output.ended = time.perf_counter()
+        seq = self.schedule.end(output.run)
+        if seq is not None:
+            self._engine.rm(seq)
+
+    def _admit(self) -> None:
+        n_free = self._engine.n_free_cells() if self.schedule.waiting else 0
+        for run in self.schedule.admit(n_free):
+            output = self._outputs[run]
+            output.started = output.started or time.perf_counter()
+            self._sampler.start(run.sequence, run.request.sampling, run.output, run.ids)
+        for donor, run in self.schedule.share():
+            self._engine.cp(donor.sequence, run.sequence, 0, run.cached)
+
+    def _decode(self, parts: Sequence[Part]) -> tuple[Sequence[Part], Outputs | None]:
+        """The parts that the cache took, with their outputs; none at all when not even one row has a cell."""
+        while parts:
+            try:
+                return parts, self._engine.decode(self._engine.batch(**_arrays(parts)))
+            except NoSlotError:
+                parts = halved(parts)
+        return [], None
+
+    def _make_room(self) -> list[Piece]:
+        """Put the newest run back in the queue, or end the one that is alone."""
+        seq = self.schedule.preempt()
+        if seq is None:
+            return [self.end(self._outputs[self.schedule.running[0]], "context")]
+        self._engine.rm(seq)
+        self.report.n_preempted += 1
+        return []
+
+    def _take(self, parts: Sequence[Part], outputs: Outputs) -> list[Piece]:
+        """Advance the runs by what was decoded and by the tokens that were chosen."""
+        owner: dict[int, Run] = {}
+        at = 0
+        for part in parts:
+            at += part.n
+            if part.wanted:
+                owner[at - 1] = part.run
+            part.run.cached += part.n
+        chosen = self._sampler.take(outputs, {i: (run.sequence, len(run.ids)) for i, run in owner.items()})
+        return [self._extend(self._outputs[run], chosen[i]) for i, run in owner.items()]
+
+    def _extend(self, output: Output, chosen: TokenLogprob | None) -> Piece:
+        """Give an output its next token; it ends here for whatever reason there is."""
+        run, transcript = output.run, output.transcript
+        if chosen is None:
+            stuck = refusal(Reason.NOTHING_ALLOWED, where=run.sequence, found=0, needed=1)
+            return self.end(output, "refused", str(stuck))
+        output.first = output.first or time.perf_counter()
+        n_before = len(transcript.tokens)
+        text = transcript.take(chosen)
+        if transcript.reason is None and run.cached == self._engine.memory.n_cells:
+            text += transcript.end("context")
+        tokens = tuple(transcript.tokens[n_before:])
+        run.ids.extend(tokens)
+        if transcript.reason is not None:
+            self._leave(output)
+        return output.piece(text, tokens)
+
+
+def _arrays(parts: Sequence[Part]) -> Mapping[str, list[int] | list[bool]]:
+    """The batch of some parts, one behind the other."""
+    return {
+        "token": [token for part in parts for token in part.ids],
+        "seq_id": [part.run.sequence for part in parts for _ in range(part.n)],
+        "pos": [part.run.cached + i for part in parts for i in range(part.n)],
+        "output": [part.wanted and i == part.n - 1 for part in parts for i in range(part.n)],
+    }

@@ -1,0 +1,125 @@
+"""Prompts to requests: one or many, text or ids; what is wrong with one prompt is that prompt's own affair."""
+
+import dataclasses
+import numbers
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypedDict, Unpack
+
+from ubjax.generate.decodes import Decodes
+from ubjax.generate.request import Refused, Request, Sampling
+from ubjax.generate.result import Generation, Piece
+from ubjax.generate.stream import Stream
+
+Prompt: TypeAlias = str | Sequence[int]
+GREEDY = Sampling()
+
+
+class Options(TypedDict, total=False):
+    """What `generate` and `stream` take beside prompts; all can be left out.
+
+    max_tokens: of each output (128). sampling: a Sampling for all prompts, or one for each (greedy). stop: a string
+    or several that end a text. stop_tokens: ids that end an output. n: outputs of each prompt (1).
+    logprobs: the number of most likely tokens to report beside each token, None for none at all.
+    max_prompt_tokens_per_batch: so that long prompts don't hold up the outputs that run.
+    """
+
+    max_tokens: int
+    sampling: Sampling | Sequence[Sampling]
+    stop: str | Sequence[str]
+    stop_tokens: Sequence[int]
+    n: int
+    logprobs: int | None
+    max_prompt_tokens_per_batch: int | None
+
+
+def is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
+    """Whether this is one prompt: a text, or ids (an empty list is a prompt without tokens)."""
+    return isinstance(prompts, str) or not len(prompts) or isinstance(prompts[0], numbers.Integral)
+
+
+def stream(
+    engine: Decodes,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    max_tokens: int = 128,
+    sampling: Sampling | Sequence[Sampling] = GREEDY,
+    stop: str | Sequence[str] = (),
+    stop_tokens: Sequence[int] = (),
+    n: int = 1,
+    logprobs: int | None = None,
+    max_prompt_tokens_per_batch: int | None = None,
+) -> Stream:
+    """A Stream over the outputs of one or many prompts; see `Options` for the arguments.
+
+    A list's prompts that are wrong in themselves (no tokens, more than the cache can hold, an id outside the
+    vocabulary, text that can't be encoded) are refused alone; all else, and a single prompt, raises
+    ValueError.
+    """
+    one = is_one(prompts)
+    given: Sequence[Prompt] = [prompts] if one else prompts  # pyright: ignore[reportAssignmentType]
+    each = [sampling] * len(given) if isinstance(sampling, Sampling) else list(sampling)
+    if len(each) != len(given):
+        raise ValueError(f"sampling has {len(each)} entries, one or {len(given)} (the prompts) are needed")
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if stops and engine.tokenizer is None:
+        raise ValueError("the engine has no tokenizer: stop_tokens can be given, stop strings can't")
+    plain = Request(
+        ids=(), max_tokens=max_tokens, stop=stops, stop_tokens=frozenset(stop_tokens), n=n, logprobs=logprobs
+    )
+    requests: list[Request | Refused] = []
+    for prompt, own in zip(given, each, strict=True):
+        ids: tuple[int, ...] = ()
+        try:
+            ids = _encode(engine, prompt)
+            _check_ids(engine, ids)
+        except ValueError as error:
+            if one:
+                raise
+            requests.append(Refused(ids=ids, error=str(error), n=n))
+        else:
+            requests.append(dataclasses.replace(plain, ids=ids, sampling=own))
+    return Stream(engine, requests, max_prompt_tokens_per_batch=max_prompt_tokens_per_batch)
+
+
+def generate(
+    engine: Decodes,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    on_text: Callable[[str], None] | None = None,
+    on_piece: Callable[[Piece], None] | None = None,
+    **options: Unpack[Options],
+) -> list[Generation]:
+    """The generations of one or many prompts, in order. Arguments and errors as `stream`.
+
+    on_text: called with the text of a single output as it comes. on_piece: called with every piece.
+    """
+    if on_text and not (is_one(prompts) and options.get("n", 1) == 1):
+        raise ValueError("on_text takes the text of a single output: on_piece is needed for more")
+    with stream(engine, prompts, **options) as pieces:
+        for piece in pieces:
+            if on_piece:
+                on_piece(piece)
+            if on_text and piece.text:
+                on_text(piece.text)
+        return pieces.results
+
+
+def _encode(engine: Decodes, prompt: Prompt) -> tuple[int, ...]:
+    if not isinstance(prompt, str):
+        return tuple(int(token) for token in prompt)
+    if engine.tokenizer is None:
+        raise ValueError("the engine has no tokenizer: token ids are needed as the prompt, text was found")
+    return tuple(engine.tokenizer.encode(prompt))
+
+
+def _check_ids(engine: Decodes, ids: tuple[int, ...]) -> None:
+    n_cells, n_vocab = engine.memory.n_cells, engine.batch_config.n_vocab
+    room = engine.n_free_cells() if engine.memory.unified else n_cells
+    if not ids:
+        raise ValueError("the prompt has 0 tokens, at least 1 is needed")
+    if len(ids) > room:
+        taken = f" ({n_cells - room} of {n_cells} cells are taken)" if room < n_cells else ""
+        raise ValueError(f"the prompt has {len(ids)} tokens, the context holds {room} of one sequence{taken}")
+    for i, token in enumerate(ids):
+        if not 0 <= token < n_vocab:
+            raise ValueError(f"token {i} has id {token}, an id in [0, {n_vocab}) is needed")
