@@ -6,6 +6,7 @@ from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket, BucketLadder
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
 from ubjax.engine import Engine
+from ubjax.generate import Sampling
 from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
 from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
@@ -27,6 +28,7 @@ __all__ = [
     "MemoryConfig",
     "NoSlotError",
     "Outputs",
+    "Sampling",
     "SplitPlan",
     "Ubatch",
     "count_compilations",

@@ -51,7 +51,7 @@ class CompileCount:
     @property
     def seconds(self) -> float:
         """The time that tracing, lowering and compiling took (or reading the cache)."""
-        return sum(function.seconds for function in self.functions.values())
+        return sum((function.seconds for function in self.functions.values()), 0.0)
 
     def include(self, more: "CompileCount") -> None:
         """Count those as well."""
