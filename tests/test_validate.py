@@ -95,7 +95,8 @@ def test_going_back_is_refused_although_the_set_has_no_hole():
             Reason.COUPLED_DIVERGED,
             "token 0 couples sequences",
         ),
-        (make([0], [-3]), {}, Reason.POS_NEGATIVE, "token 0 has position -3, a position of at least 0"),
+        (make([0], [2**31 - 1]), {}, Reason.POS_RANGE, "token 0 has position 2147483647, a position in [0,"),
+        (make([0], [-3]), {}, Reason.POS_RANGE, "token 0 has position -3, a position in [0, 1073741824)"),
         (
             make([{0}, {0, 1}], [1, 0]),
             {},

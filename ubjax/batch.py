@@ -17,14 +17,17 @@ row with neither id nor embedding).
 
 import dataclasses
 import warnings
+from collections.abc import Set
 from typing import Any
 
+import jax
 import numpy as np
 
-from ubjax.config import BatchConfig
+from ubjax.config import BatchConfig, as_integer
+from ubjax.host_arrays import as_finite, as_flags, as_int32, length_of, sized
 from ubjax.pytree import pytree
 from ubjax.status import Reason, refusal
-from ubjax.typing import I32, Array, Bool, Float, Int32, UInt32
+from ubjax.typing import I32, Array, Bool, Float, Int32, UInt32, Whole
 
 ROW_ID = 1
 ROW_EMBD = 2
@@ -57,7 +60,7 @@ class Batch:
         pos: Any = None,
         seq_id: Any = None,
         output: Any = None,
-        capacity: int | None = None,
+        capacity: Whole | None = None,
         next_pos: Any = None,
     ) -> "Batch":
         """The old flat form (llama_batch): parallel arrays of n rows, all but the content optional.
@@ -74,7 +77,7 @@ class Batch:
         """
         flat = _content(token, embd, state, row_type, config)
         n = len(flat.type)
-        capacity = n if capacity is None else capacity
+        capacity = n if capacity is None else as_integer(capacity, "the capacity")
         if capacity < max(n, 1):
             raise ValueError(
                 f"the batch holds {n} tokens, its capacity is {capacity}: a capacity of at least {max(n, 1)} is needed"
@@ -87,7 +90,7 @@ class Batch:
         if output is None:
             flags[-1:] = True
         else:
-            flags[:] = _sized(np.asarray(output), n, "output")
+            flags[:] = sized(as_flags(output), n, "output")
         if n < capacity:
             order = np.concatenate([order, np.arange(n, capacity, dtype=np.int32)])
         return cls(
@@ -133,17 +136,22 @@ class _Content:
 
 def _content(token: Any, embd: Any, state: Any, row_type: Any, config: BatchConfig) -> _Content:
     """Ids, embedding rows and hidden-state rows of n rows, with their row types."""
-    given = [x for x in (token, embd, row_type) if x is not None]
-    if not given:
+    if token is None and embd is None:
         raise ValueError("the batch has neither token ids nor embedding rows, one of them is needed")
-    n = len(given[0])
+    n = length_of(token, "token") if token is not None else length_of(embd, "embd")
     kinds = (ROW_ID if token is not None else 0) | (ROW_EMBD if embd is not None else 0)
     types = np.full(n, kinds, np.int32)
     if row_type is not None:
-        types[:] = _sized(as_int32(row_type, "row_type"), n, "row_type") & kinds
+        wanted = sized(as_int32(row_type, "row_type"), n, "row_type")
+        if ((wanted & ~kinds) != 0).any():
+            at = int(np.argmax((wanted & ~kinds) != 0))
+            raise ValueError(
+                f"row_type of token {at} is {wanted[at]}, bits of {kinds} (what was given) are needed"
+            )
+        types[:] = wanted
     if state is not None:
         types |= ROW_STATE
-    ids = np.zeros(n, np.int32) if token is None else _sized(as_int32(token, "token"), n, "token")
+    ids = np.zeros(n, np.int32) if token is None else sized(as_int32(token, "token"), n, "token")
     if row_type is not None:
         ids = np.where(types & ROW_ID, ids, 0)
     return _Content(
@@ -157,32 +165,10 @@ def _content(token: Any, embd: Any, state: Any, row_type: Any, config: BatchConf
 def _rows(rows: Any, n: int, width: int, name: str) -> np.ndarray:
     if rows is None:
         return np.zeros((n, 0), np.float32)
-    rows = np.asarray(rows, np.float32)
+    rows = as_finite(rows, f"the {name} rows")
     if rows.shape != (n, width):
         raise ValueError(f"the {name} rows have shape {list(rows.shape)}, [{n}, {width}] is needed")
     return rows
-
-
-def as_int32(values: Any, name: str) -> np.ndarray:
-    """Integers as an int32 array; refuses fractions and what does not fit, naming the first such entry."""
-    array = np.asarray(values)
-    if array.dtype == np.int32:
-        return array
-    if array.size == 0:
-        return array.astype(np.int32)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} has dtype {array.dtype}, integers are needed")
-    wrong = (array > 2**31 - 1) | (array < -(2**31))
-    if wrong.any():
-        at = int(np.argmax(wrong.reshape(-1)))
-        raise ValueError(f"{name} entry {at} is {array.reshape(-1)[at]}, a 32-bit integer is needed")
-    return array.astype(np.int32)
-
-
-def _sized(array: np.ndarray, n: int, name: str) -> np.ndarray:
-    if array.shape != (n,):
-        raise ValueError(f"{name} has shape {list(array.shape)}, [{n}] is needed")
-    return array
 
 
 def _padded(rows: np.ndarray, capacity: int, axis: int = 0) -> np.ndarray:
@@ -202,14 +188,20 @@ def _sequence_words(seq_id: Any, n: int, config: BatchConfig) -> tuple[np.ndarra
     if seq_id is None:
         words[:, 0] = 1
         return words, np.zeros(n, np.int32)
-    if len(seq_id) != n:
+    if isinstance(seq_id, jax.Array):
+        seq_id = np.asarray(seq_id)
+    if length_of(seq_id, "seq_id") != n:
         raise ValueError(f"seq_id has {len(seq_id)} entries, {n} are needed")
-    if isinstance(seq_id, np.ndarray) or not n or isinstance(seq_id[0], int | np.integer):
-        flat, rows = _sized(as_int32(seq_id, "seq_id"), n, "seq_id"), np.arange(n)
+    if (
+        isinstance(seq_id, np.ndarray)
+        or not n
+        or (np.ndim(seq_id[0]) == 0 and not isinstance(seq_id[0], Set))
+    ):
+        flat, rows = sized(as_int32(seq_id, "seq_id"), n, "seq_id"), np.arange(n)
         _check_sequences(flat, rows, config)
         words[rows, flat >> 5] = np.uint32(1) << (flat & 31).astype(np.uint32)
         return words, flat
-    counts = np.asarray([len(ids) for ids in seq_id])
+    counts = np.asarray([length_of(ids, f"seq_id entry {i}") for i, ids in enumerate(seq_id)])
     if not counts.all():
         raise refusal(Reason.NO_SEQUENCE, where=int(np.argmin(counts)), found=0, needed=1)
     flat, rows = as_int32([s for ids in seq_id for s in ids], "seq_id"), np.repeat(np.arange(n), counts)
@@ -238,7 +230,7 @@ def _positions(
     if pos is None:
         text[:] = True
         start = np.zeros(config.n_seq_max, np.int32) if next_pos is None else as_int32(next_pos, "next_pos")
-        _sized(start, config.n_seq_max, "next_pos")
+        sized(start, config.n_seq_max, "next_pos")
         counts = np.bincount(first, minlength=config.n_seq_max)
         rank = np.arange(n, dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
         pos = np.empty(n, np.int32)

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ubjax.batch import ROW_EMBD, ROW_ID, Batch, as_int32
-from ubjax.config import BatchConfig
+from ubjax.batch import ROW_EMBD, ROW_ID, Batch
+from ubjax.config import BatchConfig, as_integer
+from ubjax.host_arrays import as_finite, as_int32
 from ubjax.status import Reason, refusal
+from ubjax.typing import Whole
 
 
 @dataclasses.dataclass
@@ -40,9 +42,9 @@ class BatchBuilder:
     batch's. Every refusal is a ValueError.
     """
 
-    def __init__(self, config: BatchConfig, capacity: int | None = None, widths: Sequence[int] = ()):
+    def __init__(self, config: BatchConfig, capacity: Whole | None = None, widths: Sequence[int] = ()):
         self.config = config
-        self.capacity = config.n_batch if capacity is None else capacity
+        self.capacity = config.n_batch if capacity is None else as_integer(capacity, "the capacity")
         if self.capacity < 1:
             raise ValueError(f"the capacity is {self.capacity}, at least 1 is needed")
         self._widths = tuple(widths) or ((config.n_embd,) if config.n_embd else ())
@@ -54,10 +56,10 @@ class BatchBuilder:
 
     def add_token(
         self,
-        seq_id: int,
+        seq_id: Whole,
         *,
-        id: int | None = None,
-        pos: int | Sequence[int] | None = None,
+        id: Whole | None = None,
+        pos: Any = None,
         embd: Any = None,
         state: Any = None,
         output: bool = False,
@@ -68,9 +70,9 @@ class BatchBuilder:
             raise ValueError(
                 f"token {index} does not fit: the batch is full, its capacity is {self.capacity} tokens"
             )
-        self._check_sequence(index, seq_id)
+        seq_id = self._checked_sequence(index, seq_id)
         width = self._width
-        self._tokens.append(_Token({int(seq_id)}, output=bool(output)))
+        self._tokens.append(_Token({seq_id}, output=bool(output)))
         try:
             if id is not None:
                 self.set_token_id(index, id)
@@ -80,29 +82,29 @@ class BatchBuilder:
                 self.set_token_state(index, state)
             if pos is not None:
                 self.set_token_pos(index, pos)
-        except ValueError:
+        except Exception:
             self._tokens.pop()
             self._width = width
             raise
         return index
 
-    def add_token_seq(self, index: int, seq_id: int) -> None:
+    def add_token_seq(self, index: int, seq_id: Whole) -> None:
         """Put a token into one more sequence; adding the same twice is no error."""
         token = self._token(index)
-        self._check_sequence(index, seq_id)
-        token.seqs.add(int(seq_id))
+        token.seqs.add(self._checked_sequence(index, seq_id))
 
-    def set_token_id(self, index: int, id: int) -> None:
+    def set_token_id(self, index: int, id: Whole) -> None:
         """Give a token its id, in [0, n_vocab)."""
         token = self._token(index)
-        if not 0 <= id < self.config.n_vocab:
-            raise refusal(Reason.TOKEN_ID, where=index, found=id, needed=self.config.n_vocab)
-        token.id = int(id)
+        number = as_integer(id, f"the id of token {index}")
+        if not 0 <= number < self.config.n_vocab:
+            raise refusal(Reason.TOKEN_ID, where=index, found=number, needed=self.config.n_vocab)
+        token.id = number
 
     def set_token_embd(self, index: int, embd: Any) -> None:
         """Give a token its embedding row [E]; only once, and all rows of a batch have one width."""
         token = self._token(index)
-        row = np.asarray(embd, np.float32)
+        row = as_finite(embd, f"the embedding's numbers of token {index}")
         if token.embd is not None:
             raise ValueError(f"token {index} has an embedding already, a second one can't be set")
         widths = self._widths if self._width is None else (self._width,)
@@ -116,7 +118,7 @@ class BatchBuilder:
     def set_token_state(self, index: int, state: Any) -> None:
         """Give a token its hidden-state row [Es]."""
         token = self._token(index)
-        row = np.asarray(state, np.float32)
+        row = as_finite(state, f"the hidden state's numbers of token {index}")
         if row.shape != (self.config.n_embd_state,) or not row.size:
             needed = _either((self.config.n_embd_state,) if self.config.n_embd_state else ())
             raise ValueError(
@@ -124,7 +126,7 @@ class BatchBuilder:
             )
         token.state = row
 
-    def set_token_pos(self, index: int, pos: int | Sequence[int]) -> None:
+    def set_token_pos(self, index: int, pos: Any) -> None:
         """Give a token its position: one for a token with an id, P for one without."""
         token = self._token(index)
         values = tuple(int(p) for p in np.ravel(as_int32(pos, f"the position of token {index}")))
@@ -183,9 +185,11 @@ class BatchBuilder:
             )
         return self._tokens[index]
 
-    def _check_sequence(self, index: int, seq_id: int) -> None:
-        if not 0 <= seq_id < self.config.n_seq_max:
-            raise refusal(Reason.SEQ_ID, where=index, found=seq_id, needed=self.config.n_seq_max)
+    def _checked_sequence(self, index: int, seq_id: Whole) -> int:
+        number = as_integer(seq_id, f"the sequence of token {index}")
+        if not 0 <= number < self.config.n_seq_max:
+            raise refusal(Reason.SEQ_ID, where=index, found=number, needed=self.config.n_seq_max)
+        return number
 
 
 def _row(embd: np.ndarray | None, width: int) -> np.ndarray:

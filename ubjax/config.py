@@ -2,6 +2,12 @@
 
 import dataclasses
 import enum
+import operator
+from typing import Any
+
+import numpy as np
+
+from ubjax.typing import Choice, Text, Whole
 
 MAX_SEQ = 256  # sequences a memory may know, llama.cpp's LLAMA_MAX_SEQ
 
@@ -15,9 +21,25 @@ class SwaType(enum.Enum):
     SYMMETRIC = "symmetric"  # |p1 - p0| > floor(W / 2)
 
 
-def _at_least(low: int, **sizes: int) -> None:
+INT32_MAX = 2**31 - 1
+
+
+def as_integer(value: Any, name: str) -> int:
+    """A whole number as an int; refuses fractions, booleans and whatever else, and what 32 bits can't hold."""
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {value}, an integer is needed")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}, an integer is needed") from None
+    if not -INT32_MAX - 1 <= number <= INT32_MAX:
+        raise ValueError(f"{name} is {number}, a 32-bit integer is needed")
+    return number
+
+
+def _at_least(low: int, **sizes: Whole) -> None:
     for name, value in sizes.items():
-        if value < low:
+        if as_integer(value, name) < low:
             raise ValueError(f"{name} is {value}, at least {low} is needed")
 
 
@@ -92,13 +114,13 @@ class EngineConfig:
     all sequences, else one per sequence. kv_dtype: "float32", "bfloat16" or "float16".
     """
 
-    n_ctx: int | None = None
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_seq_max: int = 1
-    kv_unified: bool = False
-    kv_dtype: str = "float32"
-    kv_pad: int = 256
+    n_ctx: Whole | None = None
+    n_batch: Whole = 2048
+    n_ubatch: Whole = 512
+    n_seq_max: Whole = 1
+    kv_unified: Choice = False
+    kv_dtype: Text = "float32"
+    kv_pad: Whole = 256
 
     def __post_init__(self) -> None:
         _at_least(
@@ -107,18 +129,28 @@ class EngineConfig:
         _at_least(1, n_ctx=1 if self.n_ctx is None else self.n_ctx)
         if self.n_seq_max > MAX_SEQ:
             raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
-        if self.kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype is {self.kv_dtype!r}, one of {', '.join(KV_DTYPES)} is needed")
+        if (self.n_ctx or 0) > MAX_CELLS:
+            raise ValueError(f"n_ctx is {self.n_ctx}, at most {MAX_CELLS} is possible")
+        if not isinstance(self.kv_unified, bool):
+            raise ValueError(f"kv_unified is {self.kv_unified!r}, True or False is needed")
+        check_dtype("kv_dtype", self.kv_dtype)
 
     def memory(self, n_ctx_train: int, n_pos: int = 1) -> MemoryConfig:
         """The cells of the cache for a model with this training context."""
         n_cells = round_up(self.n_ctx or n_ctx_train, self.kv_pad)
         if not self.kv_unified:
-            n_cells = round_up(n_cells // self.n_seq_max, self.kv_pad)
+            n_cells = round_up(max(n_cells // self.n_seq_max, 1), self.kv_pad)
         return MemoryConfig(n_cells=n_cells, n_seq_max=self.n_seq_max, unified=self.kv_unified, n_pos=n_pos)
 
 
 KV_DTYPES = ("float32", "bfloat16", "float16")
+MAX_CELLS = 2**24  # beyond any context; keeps a slip of the pen from asking for terabytes
+
+
+def check_dtype(name: str, dtype: Any) -> None:
+    """Refuse what weights and K/V can't be stored as."""
+    if dtype not in KV_DTYPES:
+        raise ValueError(f"{name} is {dtype!r}, one of {', '.join(KV_DTYPES)} is needed")
 
 
 def round_up(n: int, multiple: int) -> int:

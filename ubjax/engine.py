@@ -21,6 +21,7 @@ from ubjax.buckets import Bucket, Buckets
 from ubjax.config import BatchConfig, EngineConfig
 from ubjax.control import Staged, plan_decode, stage
 from ubjax.generate import Generation, Options, Piece, Prompt, Stream, TextCodec, generate, is_one, stream
+from ubjax.host_batch import on_host
 from ubjax.memory import ops
 from ubjax.memory.cells import Cells
 from ubjax.memory.init_batch import Prepared
@@ -28,13 +29,14 @@ from ubjax.memory.kv import KV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
 from ubjax.pytree import unpack
+from ubjax.sequences import Sequences
 from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
 
 
-class Engine:
-    """Decodes batches with a model and a K/V cache.
+class Engine(Sequences):
+    """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
     >>> from ubjax.loaders import load_model
@@ -69,9 +71,10 @@ class Engine:
         self._step = Step(model, self.memory)
         self._kv_dtype = config.kv_dtype
         self._control = jax.devices("cpu")[0]
-        self._reset()
+        self.clear()
 
-    def _reset(self) -> None:
+    def clear(self) -> None:
+        """Empty the cache; K/V goes back to the smallest bucket."""
         self._cells: Cells = jax.device_put(Cells.empty(self.memory), self._control)
         self._kv: KV = self._step.new_kv(self.buckets.n_kv.sizes[0], self._kv_dtype)
 
@@ -95,7 +98,12 @@ class Engine:
         """A builder for this engine's batches, n_batch tokens at most."""
         return BatchBuilder(self.batch_config)
 
-    def decode(self, batch: Batch) -> Outputs:
+    def batch(self, token: Any = None, **arrays: Any) -> Batch:
+        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
+        arrays.setdefault("next_pos", self._ranges()[1] + 1)
+        return Batch.from_arrays(token, config=self.batch_config, **arrays)
+
+    def decode(self, batch: Any) -> Outputs:
         """Run a batch through the model, keep its keys and values, return the logits of its output tokens.
 
         Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
@@ -125,14 +133,15 @@ class Engine:
         self.usage.decodes += 1
         return Outputs(buffers, out_ids, int(batch.n_tokens))
 
-    def _fitted(self, batch: Batch) -> Batch:
+    def _fitted(self, batch: Any) -> Batch:
         """The batch on the host at a capacity of the ladder; sizes outside it are refused here."""
+        batch = on_host(batch)
         n, n_batch = int(batch.n_tokens), self.batch_config.n_batch
         if n < 1:
             raise refusal(Reason.EMPTY_BATCH, where=-1, found=n, needed=1)
         if n > n_batch:
             raise refusal(Reason.BATCH_TOO_LARGE, where=-1, found=n, needed=n_batch)
-        return jax.tree.map(np.asarray, batch).with_capacity(self.buckets.capacity.pick(n))
+        return batch.with_capacity(self.buckets.capacity.pick(n))
 
     def _run(self, prepared: Prepared, batch: Batch, k: int, bucket: Bucket) -> jax.Array:
         """Stage and step ubatch k; the cells advance only when the step is known to have run."""
@@ -140,15 +149,18 @@ class Engine:
         try:
             logits, kv = self._step(self._kv, staged)
             jax.block_until_ready(kv)
-        except Exception as error:
-            raise self._cut_back(staged) from error
+        except BaseException as error:  # an interrupt too leaves K/V half way
+            failure = self._cut_back(staged)
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
         self._cells, self._kv = staged.cells, kv
         return logits
 
     def _cut_back(self, staged: Staged) -> DecodeError:
         """Undo a failed step: its ubatch never happened, earlier ones stay; a lost K/V buffer clears everything."""
         if any(x.is_deleted() for x in jax.tree.leaves(self._kv)):
-            self._reset()
+            self.clear()
             return refusal(Reason.LOST, where=-1, found=0, needed=0)
         ubatch = jax.device_get(staged.ubatch)
         for s in ubatch.seq_id_unq[: int(ubatch.n_seqs_unq)]:
@@ -176,77 +188,6 @@ class Engine:
             return f"the cache holds {used[0]} of {self.memory.n_cells} cells; nothing was changed"
         held = ", ".join(f"sequence {s} holds {used[s]}" for s in np.flatnonzero(used)[:8]) or "none are used"
         return f"each sequence has {self.memory.n_cells} cells, {held}; nothing was changed"
-
-    # -- sequences
-    # ----------------------------------------------------------------------------------------------------
-    def batch(self, token: Sequence[int], **arrays: Any) -> Batch:
-        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
-        arrays.setdefault("next_pos", self._ranges()[1] + 1)
-        return Batch.from_arrays(token, config=self.batch_config, **arrays)
-
-    def pos_min(self, seq_id: int) -> int:
-        """The first cached position of a sequence, -1 when it is absent."""
-        return int(self._ranges()[0][self._known(seq_id)])
-
-    def pos_max(self, seq_id: int) -> int:
-        """The last cached position of a sequence, -1 when it is absent."""
-        return int(self._ranges()[1][self._known(seq_id)])
-
-    def n_free_cells(self) -> int:
-        """Cells that hold nothing, over all streams."""
-        return int(np.sum(np.asarray(self._cells.pos) < 0))
-
-    def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
-        """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open.
-
-        K/V of a cache that is empty then goes back to the smallest bucket, as on `clear`.
-        """
-        seq_id = seq_id if seq_id == -1 else self._known(seq_id)
-        self._cells = ops.rm(self._cells, seq_id, p0, p1, self.memory)
-        if not np.any(np.asarray(self._cells.pos) >= 0):
-            self._reset()  # an empty cache starts small again, so that equal work takes equal programs
-
-    def cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
-        """Let `dst` share the cells of `src` with positions in [p0, p1). Refused between streams (for now)."""
-        src, dst = self._known(src), self._known(dst)
-        if not self.memory.unified and src != dst:
-            raise ValueError(
-                f"sequence {src} can't be copied to sequence {dst}: they have streams of their own "
-                "and K/V rows are not copied between streams yet; kv_unified=True is needed"
-            )
-        self._cells, _ = ops.cp(self._cells, src, dst, p0, p1, self.memory)
-
-    def keep(self, seq_id: int) -> None:
-        """Drop every other sequence (with streams: from this sequence's stream)."""
-        self._cells = ops.keep(self._cells, self._known(seq_id), self.memory)
-
-    def add(self, seq_id: int, p0: int, p1: int, delta: int) -> None:
-        """Shift the positions in [p0, p1) of a sequence. Refused (for now): cached keys would have to be rotated."""
-        raise ValueError(
-            f"positions of sequence {self._known(seq_id)} can't be moved by {delta}: cached keys are not "
-            "rotated to new positions yet; nothing was changed"
-        )
-
-    def div(self, seq_id: int, p0: int, p1: int, d: int) -> None:
-        """Divide the positions in [p0, p1) of a sequence. Refused (for now), as `add` is."""
-        raise ValueError(
-            f"positions of sequence {self._known(seq_id)} can't be divided by {d}: cached keys are not "
-            "rotated to new positions yet; nothing was changed"
-        )
-
-    def clear(self) -> None:
-        """Empty the cache; K/V goes back to the smallest bucket."""
-        self._reset()
-
-    def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        return jax.device_get(ops.seq_ranges(self._cells, self.memory))
-
-    def _known(self, seq_id: int) -> int:
-        if not 0 <= seq_id < self.memory.n_seq_max:
-            raise ValueError(
-                f"sequence {seq_id} is unknown: a sequence in [0, {self.memory.n_seq_max}) is needed"
-            )
-        return seq_id
 
     # -- text
     # ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from ubjax.typing import Array, Float, Int32
+from ubjax.config import as_integer
+from ubjax.typing import Array, Float, Int32, Whole
 
 
 class Outputs:
@@ -33,7 +34,7 @@ class Outputs:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def row(self, i: int) -> Float[jax.Array, " V"]:
+    def row(self, i: Whole) -> Float[jax.Array, " V"]:
         """The logits of batch token `i` as a device array; -k is the k-th output from the end.
 
         Raises ValueError for a token that is no output or not in the batch; the message says which are.
@@ -41,7 +42,7 @@ class Outputs:
         k, r = self._place[self._batch_index(i)]
         return _take_row(self._buffers[k], np.int32(r))
 
-    def logits(self, i: int) -> np.ndarray:
+    def logits(self, i: Whole) -> np.ndarray:
         """The logits of batch token `i` on the host, [V]; indices as for `row`."""
         return np.asarray(self.row(i))
 
@@ -51,7 +52,8 @@ class Outputs:
             if len(ids):
                 yield buffer, ids
 
-    def _batch_index(self, i: int) -> int:
+    def _batch_index(self, i: Whole) -> int:
+        i = as_integer(i, "the index")
         if -len(self._ids) <= i < 0:
             return self._ids[i]
         if i in self._place:

@@ -30,7 +30,7 @@ class Reason(enum.IntEnum):
     SEQ_ID = 8
     NO_SEQUENCE = 9
     COUPLED_DIVERGED = 10
-    POS_NEGATIVE = 11
+    POS_RANGE = 11
     POS_NOT_NEXT = 12
     POS_NOT_AFTER = 13
     POS_DECREASES = 14
@@ -58,7 +58,7 @@ SENTENCE = {
     Reason.NO_SEQUENCE: "token {where} belongs to {found} sequences, at least {needed} is needed",
     Reason.COUPLED_DIVERGED: "token {where} couples sequences whose cached ranges differ: sequence {found} does not "
     "hold the same positions as sequence {needed}",
-    Reason.POS_NEGATIVE: "token {where} has position {found}, a position of at least {needed} is needed",
+    Reason.POS_RANGE: "token {where} has position {found}, a position in [0, {needed}) is needed",
     Reason.POS_NOT_NEXT: "sequence {where} starts at position {found}, position {needed} is needed "
     "(the one after the last in the cache)",
     Reason.POS_NOT_AFTER: "sequence {where} starts at position {found}, position {needed} or a later one is needed",
@@ -150,18 +150,19 @@ def sentence(status: Status) -> str:
 
 
 def refusal(reason: Reason, where: int, found: int, needed: int) -> DecodeError:
-    """The exception of a reason found on the host."""
-    numbers = (np.asarray(n, np.int32) for n in (reason, where, found, needed))
-    return _error(Status(**dict(zip(("code", "where", "found", "needed"), numbers, strict=True))), "")
+    """The exception of a reason found on the host; the status holds its numbers as far as 32 bits go."""
+    numbers = {"where": where, "found": found, "needed": needed}
+    small = {name: np.asarray(np.clip(n, -(2**31), 2**31 - 1), np.int32) for name, n in numbers.items()}
+    status = Status(code=np.asarray(reason, np.int32), **small)
+    return _kind(status)(SENTENCE[reason].format(**numbers), status)
 
 
 def raise_if_error(status: Status, detail: str = "") -> None:
     """Raise the exception of a status, or return when it is OK; `detail` is added to the sentence."""
     if result_of(status) != 0:
-        raise _error(status, detail)
+        raise _kind(status)(sentence(status) + (f"; {detail}" if detail else ""), status)
 
 
-def _error(status: Status, detail: str) -> DecodeError:
+def _kind(status: Status) -> type[DecodeError]:
     result = result_of(status)
-    kind = NoSlotError if result == 1 else InvalidBatchError if result in (INVALID_BATCH, -2) else DecodeError
-    return kind(sentence(status) + (f"; {detail}" if detail else ""), status)
+    return NoSlotError if result == 1 else InvalidBatchError if result in (INVALID_BATCH, -2) else DecodeError

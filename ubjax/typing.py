@@ -23,10 +23,32 @@ if TYPE_CHECKING:
     Array: TypeAlias = Any
 else:
     Array = jax.Array | np.ndarray
+
+# Arguments that a caller writes by hand: static checkers see what is wanted, at run time the functions
+# refuse the rest themselves, with a sentence of their own.
+if TYPE_CHECKING:
+    Whole: TypeAlias = int
+    Choice: TypeAlias = bool
+    Text: TypeAlias = str
+else:
+    Whole = Choice = Text = Any
 Number: TypeAlias = int | float
 Scalar: TypeAlias = int | Int32[Array, ""] | np.integer[Any]
 
 I32 = Int32[Array, ""]
 Flag = Bool[Array, ""]
 
-__all__ = ["I32", "Array", "Bool", "Flag", "Float", "Int32", "Number", "Scalar", "UInt32"]
+__all__ = [
+    "I32",
+    "Array",
+    "Bool",
+    "Choice",
+    "Flag",
+    "Float",
+    "Int32",
+    "Number",
+    "Scalar",
+    "Text",
+    "UInt32",
+    "Whole",
+]

@@ -19,6 +19,8 @@ from ubjax.ragged import count_seqs, first_seq, has_seq
 from ubjax.status import Reason, Status, raise_if_error
 from ubjax.typing import Array, Int32
 
+MAX_POS = 2**30  # positions and their successors stay far from the end of int32
+
 
 class _Check(NamedTuple):
     """Rows that break a rule, with the numbers of the sentence and the token or sequence it names."""
@@ -78,7 +80,13 @@ def _content(batch: Batch, config: BatchConfig) -> Status:
             Reason.SEQ_ID, valid & jnp.any(outside != 0, axis=-1), rows, first_seq(outside), config.n_seq_max
         ),
         _Check(Reason.NO_SEQUENCE, valid & jnp.all(jnp.asarray(batch.seq) == 0, axis=-1), rows, 0, 1),
-        _Check(Reason.POS_NEGATIVE, valid & (batch.pos[0] < 0), rows, batch.pos[0], 0),
+        _Check(
+            Reason.POS_RANGE,
+            valid & ((batch.pos[0] < 0) | (batch.pos[0] >= MAX_POS)),
+            rows,
+            batch.pos[0],
+            MAX_POS,
+        ),
     ]
     size = Status.of(Reason.EMPTY_BATCH, found=n, needed=1).when(n < 1)
     size = size.merge(

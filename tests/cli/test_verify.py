@@ -54,6 +54,13 @@ def test_a_wrong_answer_is_found(few, capsys):
         ("a.json.gz", b"\x1f\x8bxx", "is no golden file"),
         ("a.jsonl", b'{"odd": 1}', "holds no golden answers"),
         ("a.jsonl", b"", "holds no golden answers"),
+        ("a.json", b"5", "holds no golden answers"),
+        ("a.json", b"[5]", "holds no golden answers"),
+        ("a.jsonl", b"null", "holds no golden answers"),
+        ("a.json", b'{"scenarios": []}', "is no golden file: KeyError 'tokenize'"),
+        ("a.jsonl", b'{"splits": []}', "is no golden file: KeyError"),
+        ("a.jsonl", b'{"ops": []}', "is no golden file: KeyError"),
+        ("a.json", b"[" * 100_000, "is no golden file"),
     ],
 )
 def test_odd_files(tmp_path, name, data, words, capsys):

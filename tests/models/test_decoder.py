@@ -69,15 +69,14 @@ def test_interleaved_sequences_in_scattered_cells():
 
 
 BUCKETS = [
-    {"length": 8},
-    {"n_outputs": 13},
-    {"length": 7, "n_outputs": 16, "n_cells": 32},
-    {"n_cells": 6},
+    (GROUPED, {"length": 8}),
+    (SINGLE_KEY_HEAD, {"n_outputs": 13}),
+    (SINGLE_KEY_HEAD, {"length": 7, "n_outputs": 16, "n_cells": 32}),
+    (FULL, {"n_cells": 6}),
 ]
 
 
-@pytest.mark.parametrize("bucket", BUCKETS, ids=str)
-@pytest.mark.parametrize("config", [GROUPED, SINGLE_KEY_HEAD], ids=["grouped", "single"])
+@pytest.mark.parametrize(("config", "bucket"), BUCKETS, ids=[str(bucket) for _, bucket in BUCKETS])
 def test_padding_changes_nothing(config, bucket):
     bucket = dict(bucket)
     cache = Cache(decoder(config), n_cells=bucket.pop("n_cells", 16))
@@ -86,15 +85,14 @@ def test_padding_changes_nothing(config, bucket):
 
 
 STREAMS = [
-    {"n_streams": 2},
-    {"n_streams": 4, "first_stream": 1},
-    {"n_streams": 4, "length": 8, "n_blocks": 4},
-    {"n_streams": 4, "first_stream": 1, "lead": 1, "n_blocks": 3, "n_outputs": 12},
+    (GROUPED, {"n_streams": 2}),
+    (SINGLE_KEY_HEAD, {"n_streams": 4, "first_stream": 1}),
+    (FULL, {"n_streams": 4, "length": 8, "n_blocks": 4}),
+    (SINGLE_KEY_HEAD, {"n_streams": 4, "first_stream": 1, "lead": 1, "n_blocks": 3, "n_outputs": 12}),
 ]
 
 
-@pytest.mark.parametrize("bucket", STREAMS, ids=str)
-@pytest.mark.parametrize("config", [GROUPED, SINGLE_KEY_HEAD], ids=["grouped", "single"])
+@pytest.mark.parametrize(("config", "bucket"), STREAMS, ids=[str(bucket) for _, bucket in STREAMS])
 def test_streams_equal_one_cache(config, bucket):
     bucket = dict(bucket)
     cache = Cache(decoder(config), n_streams=bucket.pop("n_streams"))

@@ -13,7 +13,7 @@ def normal(*shape):
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 8, 9, 33])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 32, 33])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_linear_equals_numpy(dtype, n_rows):
     x, weight = jnp.asarray(normal(n_rows, 12)), jnp.asarray(normal(5, 12), dtype)
@@ -27,6 +27,16 @@ def test_rows_do_not_disturb_one_another():
     x = np.concatenate([normal(3, 12), np.full((2, 12), np.nan, np.float32)])
     found = jax.jit(linear)(x, normal(5, 12))
     np.testing.assert_allclose(found[:3], normal(3, 12) @ normal(5, 12).T, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 32, 33])
+def test_nothing_is_spread_out_over_rows_times_weights(n_rows):
+    layer = GatedFeedForward(256, 512, in_bias=False, out_bias=False, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    split = nnx.split(layer)
+    forward = jax.jit(lambda state, x: nnx.merge(split[0], state)(x))
+    memory = forward.lower(split[1], normal(n_rows, 256)).compile().memory_analysis()
+    activations = 4 * n_rows * (256 + 2 * 1024)
+    assert memory is not None and memory.temp_size_in_bytes < 4 * activations + 2**18
 
 
 def test_a_bias_is_added():

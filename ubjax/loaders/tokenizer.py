@@ -2,10 +2,11 @@
 
 import codecs
 import operator
-from collections.abc import Iterable
-from typing import SupportsIndex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 from ubjax.loaders.bpe import BytePairEncoder, token_text_bytes
+from ubjax.loaders.chat import render_chat
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.spm import SPACE, SentencePieceEncoder
 from ubjax.loaders.vocabulary import BYTE_TEXT, TokenKind, Vocabulary, read_vocabulary
@@ -130,6 +131,30 @@ class Tokenizer:
         """
         decoder = StreamDecoder(self, skip_special=skip_special)
         return decoder.feed(ids) + decoder.flush()
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of a conversation by the file's chat template, up to where the assistant is to speak.
+
+        messages: mappings with role ("system", "user", "assistant") and content. Raises ValueError when the file has no
+        template, for messages of another form, and for what the template refuses.
+        """
+        if self.chat_template is None:
+            raise ValueError("the model's file has no chat template: raw text is needed")
+        bos, eos = (self._text_of(i) for i in (self.bos_id, self.eos_id))
+        text = render_chat(
+            self.chat_template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            bos_token=bos,
+            eos_token=eos,
+        )
+        # Most templates begin with BOS themselves; then it must not come twice.
+        return self.encode(text, add_special=not (bos and text.startswith(bos)))
+
+    def _text_of(self, token_id: int | None) -> str:
+        return "" if token_id is None else self.token_bytes(token_id).decode(errors="replace")
 
     def stream(self) -> "StreamDecoder":
         """A decoder that is fed token by token, for text of this tokenizer."""

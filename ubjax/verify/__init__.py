@@ -19,18 +19,26 @@ def replay_file(path: Path, model: str = "smollm2") -> Report:
 
     Raises ValueError when the file can't be read or is no golden file.
     """
-    name = path.name
     data = _read(path)
-    first = data if isinstance(data, dict) else data[0] if data else {}
-    if "scenarios" in first:
-        return replay_e2e(data, name, model)
-    if "splits" in first or "tokens" in first:
-        return replay_split(data, name)
-    if "ops" in first:
-        return replay_kv(data, name)
+    keys = _keys(data)
+    try:
+        if "scenarios" in keys:
+            return replay_e2e(data, path.name, model)
+        if keys & {"splits", "tokens"}:
+            return replay_split(data, path.name)
+        if "ops" in keys:
+            return replay_kv(data, path.name)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no golden file: {type(error).__name__} {error}") from error
     raise ValueError(
-        f"{path} holds no golden answers: keys scenarios, splits or ops are needed, found {sorted(first)}"
+        f"{path} holds no golden answers: keys scenarios, splits or ops are needed, found {sorted(keys)}"
     )
+
+
+def _keys(data: Any) -> set[str]:
+    """The keys of the object, or of the first one of a list."""
+    first = data[0] if isinstance(data, list) and data else data
+    return set(first) if isinstance(first, dict) else set()
 
 
 def _read(path: Path) -> Any:
@@ -41,7 +49,14 @@ def _read(path: Path) -> Any:
         if path.name.removesuffix(".gz").endswith(".jsonl"):
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         return json.loads(text)
-    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (
+        EOFError,
+        gzip.BadGzipFile,
+        zlib.error,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"{path} is no golden file: {error}") from error
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror or error}") from error

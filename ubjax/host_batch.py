@@ -1,0 +1,68 @@
+"""A batch from any hand brought onto the host and into order: what a program would trust is checked or made again."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ubjax.batch import Batch
+
+DTYPES = {
+    "token": np.int32,
+    "embd": np.float32,
+    "state": np.float32,
+    "type": np.int32,
+    "pos": np.int32,
+    "seq": np.uint32,
+    "output": np.bool_,
+    "n_tokens": np.int32,
+}
+
+
+def on_host(batch: Any) -> Batch:
+    """The batch as host arrays, its `order` made from its sequence sets.
+
+    Raises ValueError for what is no Batch, leaves of another dtype or rank, rows that are not equally many, an
+    n_tokens beyond them, and embeddings that are not finite.
+    """
+    if not isinstance(batch, Batch):
+        raise ValueError(f"a Batch is needed to decode, found {type(batch).__name__}")
+    leaves = {name: _leaf(name, getattr(batch, name), dtype) for name, dtype in DTYPES.items()}
+    capacity, n = leaves["token"].shape[0], int(leaves["n_tokens"])
+    rows = {name: x.shape[1 if name == "pos" else 0] for name, x in leaves.items() if x.ndim}
+    for name, found in rows.items():
+        if found != capacity:
+            raise ValueError(
+                f"the batch's {name} has {found} rows, its token has {capacity}: as many are needed"
+            )
+    if not 0 <= n <= capacity:
+        raise ValueError(f"the batch's n_tokens is {n}, a number in [0, {capacity}] (its capacity) is needed")
+    for name in ("embd", "state"):
+        if not np.isfinite(leaves[name][:n]).all():
+            raise ValueError(f"the batch's {name} holds numbers that are not finite, finite ones are needed")
+    first = _first_seq(leaves["seq"][:n])
+    order = np.arange(capacity, dtype=np.int32)
+    # bytes make numpy's stable sort a radix sort; sets without a sequence are refused later, wherever they stand
+    order[:n] = np.argsort(first.astype(np.uint8), kind="stable")
+    return dataclasses.replace(batch, **leaves, order=order)
+
+
+RANKS = {"embd": 2, "state": 2, "pos": 2, "seq": 2, "n_tokens": 0}
+
+
+def _leaf(name: str, value: Any, dtype: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype != dtype or array.ndim != RANKS.get(name, 1):
+        raise ValueError(
+            f"the batch's {name} has dtype {array.dtype} and {array.ndim} axes, "
+            f"{np.dtype(dtype)} and {RANKS.get(name, 1)} are needed"
+        )
+    return array
+
+
+def _first_seq(seq: np.ndarray) -> np.ndarray:
+    """The smallest sequence id of each set."""
+    low = seq & (~seq + np.uint32(1))
+    word = np.argmax(seq != 0, axis=1)
+    bit = np.log2(np.maximum(low[np.arange(len(seq)), word], 1)).astype(np.int32)  # exact for powers of two
+    return word.astype(np.int32) * 32 + bit
