@@ -1,11 +1,11 @@
-"""The command line: run, split, verify, sweep and ladder. Errors are one line on stderr and exit status 2."""
+"""The command line: run, chat, split, verify, sweep and ladder. Errors are one line on stderr and exit status 2."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
 from ubjax import __version__
-from ubjax.cli import ladder, run, split, sweep, verify
+from ubjax.cli import chat, ladder, run, split, sweep, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"ubjax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (run, split, verify, sweep, ladder):
+    for command in (run, chat, split, verify, sweep, ladder):
         command.add_parser(commands)
     args = parser.parse_args(argv)
     try:

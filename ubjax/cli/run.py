@@ -1,57 +1,196 @@
-"""`ubjax run MODEL PROMPT`: stream a greedy continuation, then what it cost."""
+"""`ubjax run MODEL [PROMPT ...]`: answer or continue prompts, then what it cost."""
 
 import argparse
+import dataclasses
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
-from ubjax.analysis import count_compilations
 from ubjax.config import KV_DTYPES, EngineConfig
 from ubjax.engine import Engine
-from ubjax.loaders import load_model
+from ubjax.generate import Generation, Sampling
+from ubjax.loaders import Tokenizer, load_model
+
+SAMPLING = {
+    "temperature": (float, "0: the most likely token"),
+    "top-k": (int, "keep the k most likely tokens, 0: all"),
+    "top-p": (float, "keep the most likely tokens that make up this share"),
+    "min-p": (float, "keep tokens of at least this share of the most likely one's probability"),
+    "typical-p": (float, "keep the most typical tokens that make up this share"),
+    "repeat-penalty": (float, "divide the logits of the last 64 tokens by this, 1: off"),
+    "presence-penalty": (float, "subtract this from the logits of tokens among the last 64"),
+    "frequency-penalty": (float, "subtract this once for each time among the last 64"),
+    "seed": (int, "of the draws; output i of a prompt takes seed + i"),
+}
 
 
 def add_parser(commands: Any) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser("run", help="continue a prompt with a model", description=__doc__)
+    parser = commands.add_parser("run", help="answer or continue prompts with a model", description=__doc__)
+    add_model(parser)
     parser.add_argument(
-        "model", metavar="MODEL", help="a GGUF file, or the name of an installed model package: smollm2"
+        "prompt", metavar="PROMPT", nargs="*", help="texts to answer, or to continue with --raw"
     )
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
     parser.add_argument(
-        "-n", "--max-tokens", type=int, default=64, help="tokens to generate at most (default 64)"
+        "-f", "--file", type=Path, help="more prompts: one a line, or JSONL of strings or {prompt: ...}"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="continue the text as it is, without the chat template"
+    )
+    parser.add_argument("--system", help="the system message of the chat template")
+    parser.add_argument("--n", type=int, default=1, help="outputs of each prompt (default 1)")
+    parser.add_argument(
+        "--stop", action="append", default=[], help="a text that ends an output (may be repeated)"
+    )
+    parser.add_argument("-o", "--output", type=Path, help="write the results to this file as JSONL")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
+    parser.set_defaults(execute=execute)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model, the engine's sizes and how tokens are chosen."""
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or an installed model package: smollm2")
+    parser.add_argument(
+        "-n", "--max-tokens", type=int, default=64, help="tokens of an output at most (default 64)"
     )
     parser.add_argument("-c", "--n-ctx", type=int, default=2048, help="tokens the cache holds (default 2048)")
     parser.add_argument("--n-batch", type=int, default=2048, help="tokens of one decode (default 2048)")
     parser.add_argument("--n-ubatch", type=int, default=512, help="rows of one ubatch (default 512)")
+    parser.add_argument("--n-seq-max", type=int, default=1, help="sequences at a time (default 1)")
+    parser.add_argument(
+        "--kv-unified", action="store_true", help="let the sequences share one stream of cells"
+    )
     parser.add_argument(
         "--dtype", choices=KV_DTYPES, default="float32", help="of the weights (default float32)"
     )
     parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, default="float32", help="of the cache (default float32)"
     )
-    parser.set_defaults(execute=execute)
+    group = parser.add_argument_group("how tokens are chosen (default: always the most likely one)")
+    defaults = {f.name: f.default for f in dataclasses.fields(Sampling)}
+    for name, (kind, words) in SAMPLING.items():
+        group.add_argument(f"--{name}", type=kind, default=defaults[name.replace("-", "_")], help=words)
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """The checked sampling parameters."""
+    return Sampling(**{name: getattr(args, name) for name in (n.replace("-", "_") for n in SAMPLING)})
+
+
+def load_engine(args: argparse.Namespace) -> tuple[Engine, Tokenizer]:
+    """The engine of the options; sizes are refused before the model is loaded."""
+    names = ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "kv_unified", "kv_dtype")
+    config = EngineConfig(**{name: getattr(args, name) for name in names})
+    print(f"loading {args.model} ...", file=sys.stderr, flush=True)
+    model, tokenizer = load_model(args.model, dtype=args.dtype)
+    engine = Engine(model, tokenizer, config)
+    print("compiling as shapes come up; the first words take a while ...", file=sys.stderr, flush=True)
+    return engine, tokenizer
 
 
 def execute(args: argparse.Namespace) -> int:
     """Load, generate, report."""
-    config = EngineConfig(
-        n_ctx=args.n_ctx, n_batch=args.n_batch, n_ubatch=args.n_ubatch, kv_dtype=args.kv_dtype
-    )
-    print(f"loading {args.model} ...", file=sys.stderr, flush=True)
-    model, tokenizer = load_model(args.model, dtype=args.dtype)
-    engine = Engine(model, tokenizer, config)
-    print("compiling; the first words take a while ...", file=sys.stderr, flush=True)
-    print(args.prompt, end="", flush=True)
-    with count_compilations() as compiled:
-        result = engine.generate(args.prompt, max_tokens=args.max_tokens, on_text=_show)
-    print(
-        f"\n\n{len(result.prompt_tokens)} prompt tokens, {result.prompt_rate:.1f} tokens/s; "
-        f"{len(result.tokens)} generated, {result.decode_rate:.1f} tokens/s ({result.finish_reason})\n"
-        f"{result.report.usage}\n{compiled}",
-        file=sys.stderr,
-    )
+    sampling = sampling_of(args)
+    prompts = args.prompt + (read_prompts(args.file) if args.file else [])
+    if not prompts:
+        raise ValueError("there are 0 prompts, at least 1 (an argument, or a line of --file) is needed")
+    engine, tokenizer = load_engine(args)
+    chat = tokenizer.chat_template is not None and not args.raw
+    if args.system is not None and not chat:
+        raise ValueError("--system needs the chat template: the file has none, or --raw was given")
+    ids = [_chat_ids(tokenizer, p, args.system) if chat else tokenizer.encode(p) for p in prompts]
+    alone = len(prompts) == 1 and args.n == 1
+    if alone and not chat:
+        print(prompts[0], end="", flush=True)
+    options: dict[str, Any] = {
+        "max_tokens": args.max_tokens,
+        "sampling": sampling,
+        "stop": args.stop,
+        "n": args.n,
+    }
+    if alone:
+        results = [engine.generate(ids[0], on_text=lambda text: print(text, end="", flush=True), **options)]
+        print(flush=True)
+    else:
+        results = _many(engine, ids, prompts, options)
+    _report(args, prompts, results)
     return 0
 
 
-def _show(piece: str) -> None:
-    print(piece, end="", flush=True)
+def read_prompts(path: Path) -> list[str]:
+    """The prompts of a file, a line each; lines of JSONL are strings or objects with a prompt."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} can't be read as text: {error}") from None
+    if path.suffix != ".jsonl":
+        return lines
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"{path} line {number} is no JSON: {error}") from None
+        prompt = value.get("prompt") if isinstance(value, dict) else value
+        if not isinstance(prompt, str):
+            raise ValueError(f"{path} line {number} has the prompt {prompt!r}, a text is needed")
+        prompts.append(prompt)
+    return prompts
+
+
+def _chat_ids(tokenizer: Tokenizer, prompt: str, system: str | None) -> list[int]:
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return tokenizer.encode_chat([*before, {"role": "user", "content": prompt}])
+
+
+def _many(
+    engine: Engine, ids: list[list[int]], prompts: list[str], options: dict[str, Any]
+) -> list[Generation]:
+    """All prompts together, a line on stderr as each output ends; then their texts."""
+    total, done = len(ids) * options["n"], 0
+    with engine.stream(ids, **options) as pieces:
+        for piece in pieces:
+            if piece.finish_reason:
+                done += 1
+                end = "\r" if sys.stderr.isatty() and done < total else "\n"
+                print(f"{done} of {total} outputs", end=end, file=sys.stderr, flush=True)
+        results = pieces.results
+    for prompt, result in zip(prompts, results, strict=True):
+        for output in (result, *result.others):
+            print(f"--- {prompt}\n{output.text if output.error is None else '(' + output.error + ')'}")
+    return results
+
+
+def _report(args: argparse.Namespace, prompts: list[str], results: list[Generation]) -> None:
+    rows = [
+        _row(prompt, output)
+        for prompt, result in zip(prompts, results, strict=True)
+        for output in (result, *result.others)
+    ]
+    if args.output:
+        try:
+            args.output.write_text(
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8"
+            )
+        except OSError as error:
+            raise ValueError(f"{args.output} can't be written: {error.strerror}") from None
+    print(f"\n{results[0].report}", file=sys.stderr)
+    if args.json:
+        report = results[0].report
+        summary = {
+            "prompts": len(prompts),
+            "outputs": rows,
+            "ubatches": report.usage.ubatches,
+            "buckets": dict(report.usage.buckets),
+            "padded_share": report.usage.padded_share,
+            "compilations": report.compilations.total,
+            "prompt_tokens_per_second": report.prompt_rate,
+            "generated_tokens_per_second": report.decode_rate,
+        }
+        print(json.dumps(summary, ensure_ascii=False))
+
+
+def _row(prompt: str, output: Generation) -> dict[str, Any]:
+    names = ("output", "text", "tokens", "finish_reason", "error", "first_token_seconds", "decode_seconds")
+    return {"prompt": prompt, **{name: getattr(output, name) for name in names}}
