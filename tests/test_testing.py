@@ -26,7 +26,7 @@ def test_forbids(watch, forbid_compilations):
 
 def test_fixtures_of_the_plugin(pytester):
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_inprocess("-p", "ubjax.testing", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-p", "ubjax.testing", "-p", "no:cacheprovider", "--assert=plain")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -39,6 +39,6 @@ def test_fixtures_of_the_plugin(pytester):
 
 def test_the_plugin_is_not_loaded_by_itself(pytester):
     pytester.makepyfile("def test_it(forbid_compilations): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--assert=plain")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'forbid_compilations' not found*"])

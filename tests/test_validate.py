@@ -212,8 +212,8 @@ def test_no_callback_and_runs_on_a_batch_made_inside_jit():
 
 
 def test_shapes_are_checked_before_tracing():
-    with pytest.raises(ValueError, match="entries of pos_max: found 2, 3 is needed"):
-        validate(make([0], [0]), NOTHING, NOTHING[:2], CONFIG)
+    with pytest.raises(ValueError, match="entries of pos_min: found 2, 3 is needed"):
+        validate(make([0], [0]), NOTHING[:2], NOTHING[:2], CONFIG)
     with pytest.raises(ValueError, match="positions a token: found 1, 3 is needed"):
         validate(make([0], [0]), NOTHING, NOTHING, MROPE)
     with pytest.raises(InvalidBatchError, match="token 1 jumps"):

@@ -1,8 +1,8 @@
 """Batch: the caller's flat list of tokens as a pytree of fixed capacity.
 
     >>> from ubjax import Batch, BatchConfig
-    >>> batch = Batch.from_arrays([7, 8, 9], seq_id=[0, 1, 0], config=BatchConfig(n_vocab=10, n_batch=4,
-    n_seq_max=2), capacity=4)
+    >>> config = BatchConfig(n_vocab=10, n_batch=4, n_seq_max=2)
+    >>> batch = Batch.from_arrays([7, 8, 9], seq_id=[0, 1, 0], config=config, capacity=4)
     >>> batch.pos  # counted per sequence; the last row is padding
     array([[0, 0, 1, 0]], dtype=int32)
     >>> batch.order  # rows by sequence
