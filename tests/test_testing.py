@@ -1,6 +1,17 @@
 """The pytest plugin in a session of its own: its fixtures work on any jitted function, a failure lists the causes."""
 
+from pathlib import Path
+
+import pytest
+
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch):
+    """Processes of their own, without this session's import hook, find the package of the checkout."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
 
 SUITE = """
 import jax, jax.numpy as jnp
@@ -26,7 +37,7 @@ def test_forbids(watch, forbid_compilations):
 
 def test_fixtures_of_the_plugin(pytester):
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_inprocess("-p", "ubjax.testing", "-p", "no:cacheprovider", "--assert=plain")
+    result = pytester.runpytest_subprocess("-p", "ubjax.testing", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -39,6 +50,6 @@ def test_fixtures_of_the_plugin(pytester):
 
 def test_the_plugin_is_not_loaded_by_itself(pytester):
     pytester.makepyfile("def test_it(forbid_compilations): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--assert=plain")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'forbid_compilations' not found*"])
