@@ -1,6 +1,5 @@
 """A batch from any hand brought onto the host and into order: what a program would trust is checked or made again."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -38,13 +37,13 @@ def on_host(batch: Any) -> Batch:
     if not 0 <= n <= capacity:
         raise ValueError(f"the batch's n_tokens is {n}, a number in [0, {capacity}] (its capacity) is needed")
     for name in ("embd", "state"):
-        if not np.isfinite(leaves[name][:n]).all():
+        if leaves[name].size and not np.isfinite(leaves[name][:n]).all():
             raise ValueError(f"the batch's {name} holds numbers that are not finite, finite ones are needed")
     first = _first_seq(leaves["seq"][:n])
     order = np.arange(capacity, dtype=np.int32)
     # bytes make numpy's stable sort a radix sort; sets without a sequence are refused later, wherever they stand
     order[:n] = np.argsort(first.astype(np.uint8), kind="stable")
-    return dataclasses.replace(batch, **leaves, order=order)
+    return Batch(**leaves, order=order)
 
 
 RANKS = {"embd": 2, "state": 2, "pos": 2, "seq": 2, "n_tokens": 0}
@@ -62,7 +61,7 @@ def _leaf(name: str, value: Any, dtype: Any) -> np.ndarray:
 
 def _first_seq(seq: np.ndarray) -> np.ndarray:
     """The smallest sequence id of each set."""
-    low = seq & (~seq + np.uint32(1))
     word = np.argmax(seq != 0, axis=1)
-    bit = np.log2(np.maximum(low[np.arange(len(seq)), word], 1)).astype(np.int32)  # exact for powers of two
-    return word.astype(np.int32) * 32 + bit
+    bits = seq[np.arange(len(seq)), word]
+    below = (bits & (~bits + np.uint32(1))) - np.uint32(1)  # ones below the lowest bit
+    return word.astype(np.int32) * 32 + np.bitwise_count(below)

@@ -8,6 +8,7 @@ Reading a row is an index into the buffer that the step left on the device: noth
 whole.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -27,12 +28,19 @@ class Outputs:
         self._buffers = tuple(buffers)
         self._row_ids = tuple(np.asarray(ids, np.int32) for ids in out_ids)
         self._n_tokens = n_tokens
-        self._place = {int(i): (k, r) for k, ids in enumerate(out_ids) for r, i in enumerate(ids)}
-        self._ids = sorted(self._place)
         self.out_ids = np.concatenate(self._row_ids)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.out_ids)
+
+    @functools.cached_property
+    def _place(self) -> dict[int, tuple[int, int]]:
+        """Buffer and row of each output; made when the first row is asked for, which a sampler never does."""
+        return {i: (k, r) for k, ids in enumerate(self._row_ids) for r, i in enumerate(ids.tolist())}
+
+    @functools.cached_property
+    def _ids(self) -> list[int]:
+        return sorted(self._place)
 
     def row(self, i: Whole) -> Float[jax.Array, " V"]:
         """The logits of batch token `i` as a device array; -k is the k-th output from the end.

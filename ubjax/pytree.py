@@ -6,6 +6,7 @@ put anything (tracers, shape structs, sentinels) into the leaves without a type 
 """
 
 import dataclasses
+import math
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -63,9 +64,9 @@ def pack(tree: Any) -> jax.Array:
 def unpack(vector: np.ndarray, like: Any) -> Any:
     """The tree that was packed, as views of the vector; `like` gives its structure, shapes and dtypes (not read)."""
     leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([x.size for x in leaves])
-    parts = [
-        vector[end - x.size : end].reshape(x.shape).astype(x.dtype, copy=False)
-        for x, end in zip(leaves, ends, strict=True)
-    ]
+    parts, start = [], 0
+    for leaf in leaves:
+        shape, end = leaf.shape, start + math.prod(leaf.shape)
+        parts.append(vector[start:end].reshape(shape).astype(leaf.dtype, copy=False))
+        start = end
     return jax.tree.unflatten(structure, parts)

@@ -14,7 +14,7 @@ of 7:
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from jaxtyping import Float32
 
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.metadata import short
+
+OnTensor = Callable[[str, int, int], object]  # name of a tensor, its number from 1, how many there are
 
 BLOCK_NAME = re.compile(r"blk\.(\d{1,9})\.(.+)", re.ASCII | re.DOTALL)
 
@@ -158,15 +160,21 @@ def unpermute_rope(
 
 
 def load_weights(
-    file: GGUFFile, hyper: Mapping[str, Any]
+    file: GGUFFile, hyper: Mapping[str, Any], on_tensor: OnTensor | None = None
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """The weights one by one, as (llama.cpp name, float32 array in numpy order), rotated rows in NEOX order.
 
     Everything is checked before the first tensor comes, and one tensor at a time is held: a caller that
-    stores each at once peaks at the weights plus one tensor. Errors as `check_tensors`.
+    stores each at once peaks at the weights plus one tensor. `on_tensor(name, i, n)` is called when the caller
+    has stored tensor i (from 1) of n. Errors as `check_tensors`.
     """
-    for spec in check_tensors(file, hyper):
-        weight = file.tensor(spec.name)
-        if spec.n_head:
-            weight = unpermute_rope(weight, spec.n_head, hyper["rope_dimension_count"])
-        yield spec.name, weight
+    specs = check_tensors(file, hyper)
+    for i, spec in enumerate(specs, 1):
+        yield spec.name, _weight(file, spec, hyper)
+        if on_tensor is not None:
+            on_tensor(spec.name, i, len(specs))
+
+
+def _weight(file: GGUFFile, spec: TensorSpec, hyper: Mapping[str, Any]) -> Float32[np.ndarray, "..."]:
+    weight = file.tensor(spec.name)
+    return unpermute_rope(weight, spec.n_head, hyper["rope_dimension_count"]) if spec.n_head else weight

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from flax import nnx
 
@@ -48,18 +48,25 @@ def fill_weights(model: Any, config: DecoderConfig, weights: Iterable[tuple[str,
             )
         del missing[name]
         if place.shape == place.param.shape:
-            place.param.set_value(jnp.array(value.astype(place.param.dtype, copy=False)))
+            place.param.set_value(_stored(value.astype(place.param.dtype, copy=False)))
+            del value  # before the next one is made
             continue
         key = id(place.param)
         if key not in stacked:
             stacked[key] = np.zeros(place.param.shape, place.param.dtype)
         stacked[key][place.start : place.stop] = value
+        del value
         if not any(places[other].param is place.param for other in missing):
-            place.param.set_value(jnp.array(stacked.pop(key)))
+            place.param.set_value(_stored(stacked.pop(key)))
     if missing:
         names = list(missing)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise ValueError(f"tensors are missing: {', '.join(names[:SHOWN])}{more}")
+
+
+def _stored(value: np.ndarray) -> jax.Array:
+    """A copy on the device, made before the array is the caller's again; `jnp.array` would copy it twice."""
+    return jax.device_put(value, may_alias=False).block_until_ready()
 
 
 def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
