@@ -148,9 +148,8 @@ class Engine(Sequences):
         staged = stage(self._cells, batch, prepared.plan, prepared.slot, np.int32(k), bucket, self.memory)
         try:
             logits, kv = self._step(self._kv, staged)
-            kv.k[
-                0
-            ].block_until_ready()  # one program wrote all of K/V: its arrays are ready, or lost, together
+            # One program wrote all of K/V: its arrays are ready, or lost, together.
+            kv.k[0].block_until_ready()
         except BaseException as error:  # an interrupt too leaves K/V half way
             failure = self._cut_back(staged)
             if isinstance(error, Exception):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ubjax.cli.progress import Progress
 from ubjax.config import KV_DTYPES, EngineConfig
 from ubjax.engine import Engine
 from ubjax.generate import Generation, Sampling
@@ -82,8 +83,8 @@ def load_engine(args: argparse.Namespace) -> tuple[Engine, Tokenizer]:
     """The engine of the options; sizes are refused before the model is loaded."""
     names = ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "kv_unified", "kv_dtype")
     config = EngineConfig(**{name: getattr(args, name) for name in names})
-    print(f"loading {args.model} ...", file=sys.stderr, flush=True)
-    model, tokenizer = load_model(args.model, dtype=args.dtype)
+    with Progress(None, f"loading {args.model}") as progress:
+        model, tokenizer = load_model(args.model, dtype=args.dtype, on_tensor=progress.on_tensor)
     engine = Engine(model, tokenizer, config)
     print("compiling as shapes come up; the first words take a while ...", file=sys.stderr, flush=True)
     return engine, tokenizer
