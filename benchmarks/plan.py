@@ -88,17 +88,15 @@ def best(call: Callable[[], Any], repeat: int) -> float:
     return min(times[2:]) * 1e6
 
 
+def planned(batch: Batch, cached: Any, n_ubatch: Any, config: BatchConfig, name: str) -> Any:
+    """Status and plan."""
+    return validate(batch, cached, cached, config), SPLITS[name](batch, n_ubatch)
+
+
 @partial(jax.jit, static_argnames=("config", "name"))
 def validate_and_split(batch: Batch, cached: Any, n_ubatch: Any, config: BatchConfig, name: str) -> Any:
     """Both as one program, packed for the host."""
-    both = (validate(batch, cached, cached, config), SPLITS[name](batch, n_ubatch))
-    return both, pack(both)
-
-
-def to_host(result: Any) -> Any:
-    """Status and plan as host arrays."""
-    both, packed = result
-    return unpack(np.asarray(packed), both)
+    return pack(planned(batch, cached, n_ubatch, config, name))
 
 
 def measure(seq_id: np.ndarray, strategy: str, repeat: int) -> dict[str, float]:
@@ -120,12 +118,13 @@ def measure(seq_id: np.ndarray, strategy: str, repeat: int) -> dict[str, float]:
     memory = MemoryConfig(n_cells=8192 if unified else 2048, n_seq_max=n_seqs, unified=unified)
     cells = jax.device_put(Cells.empty(memory))
     both = partial(validate_and_split, config=config, name=strategy)
+    like = jax.eval_shape(partial(planned, config=config, name=strategy), batch, cached, n_ubatch)
     times = {
         "build": best(build, repeat),
         "validate": best(lambda: validate(batch, cached, cached, config), repeat),
         "split": best(lambda: SPLITS[strategy](batch, n_ubatch), repeat),
         "both": best(lambda: both(batch, cached, n_ubatch), repeat),
-        "clock": best(lambda: to_host(both(build(), cached, n_ubatch)), repeat),
+        "clock": best(lambda: unpack(np.asarray(both(build(), cached, n_ubatch)), like), repeat),
     }
     if strategy in ("simple", "equal, sequential"):
         times["prepare"] = best(

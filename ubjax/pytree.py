@@ -67,6 +67,7 @@ def unpack(vector: np.ndarray, like: Any) -> Any:
     parts, start = [], 0
     for leaf in leaves:
         shape, end = leaf.shape, start + math.prod(leaf.shape)
-        parts.append(vector[start:end].reshape(shape).astype(leaf.dtype, copy=False))
+        part = vector[start] if shape == () else vector[start:end].reshape(shape)
+        parts.append(part if leaf.dtype == np.int32 else part.astype(leaf.dtype))
         start = end
     return jax.tree.unflatten(structure, parts)
