@@ -6,6 +6,7 @@ layers[0].attn.qkv.weight    rows 0 .. H D               blk.0.attn_q.weight
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,25 +49,33 @@ def fill_weights(model: Any, config: DecoderConfig, weights: Iterable[tuple[str,
             )
         del missing[name]
         if place.shape == place.param.shape:
-            place.param.set_value(_stored(value.astype(place.param.dtype, copy=False)))
-            del value  # before the next one is made
+            rows = _aligned(place.param.shape, place.param.dtype)
+            rows[...] = value
+            place.param.set_value(jax.device_put(rows))
+            del value, rows  # before the next one is made
             continue
         key = id(place.param)
         if key not in stacked:
-            stacked[key] = np.zeros(place.param.shape, place.param.dtype)
+            stacked[key] = _aligned(place.param.shape, place.param.dtype)
         stacked[key][place.start : place.stop] = value
         del value
         if not any(places[other].param is place.param for other in missing):
-            place.param.set_value(_stored(stacked.pop(key)))
+            place.param.set_value(jax.device_put(stacked.pop(key)))
     if missing:
         names = list(missing)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise ValueError(f"tensors are missing: {', '.join(names[:SHOWN])}{more}")
 
 
-def _stored(value: np.ndarray) -> jax.Array:
-    """A copy on the device, made before the array is the caller's again; `jnp.array` would copy it twice."""
-    return jax.device_put(value, may_alias=False).block_until_ready()
+ALIGNMENT = 64  # bytes; on CPU jax then takes a host array over as it is
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros that jax can take over without a copy; `jnp.array` would hold a tensor three times for a moment."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.zeros(n_bytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
