@@ -5,6 +5,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypedDict, Unpack
 
+from ubjax.config import as_integer
 from ubjax.generate.decodes import Decodes
 from ubjax.generate.request import Refused, Request, Sampling
 from ubjax.generate.result import Generation, Piece
@@ -106,7 +107,7 @@ def generate(
 
 def _encode(engine: Decodes, prompt: Prompt) -> tuple[int, ...]:
     if not isinstance(prompt, str):
-        return tuple(int(token) for token in prompt)
+        return tuple(as_integer(token, f"token {i} of the prompt") for i, token in enumerate(prompt))
     if engine.tokenizer is None:
         raise ValueError("the engine has no tokenizer: token ids are needed as the prompt, text was found")
     return tuple(engine.tokenizer.encode(prompt))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ubjax.config import as_integer
 from ubjax.sampling import Constraints, SamplingParams
 
 N_BIAS = 16  # room for logit biases of a sequence; it selects a program, so it grows in powers of two
@@ -83,7 +84,7 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "n"):
-            if getattr(self, name) < 1:
+            if as_integer(getattr(self, name), name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
         if self.logprobs is not None and self.logprobs < 0:
             raise ValueError(f"logprobs is {self.logprobs}, None or at least 0 is needed")

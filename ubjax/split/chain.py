@@ -26,7 +26,7 @@ def ascending_chain(
     group = jnp.arange(n_groups, dtype=jnp.int32)
     row = next_rows(groups, head)
     first = jnp.argmin(row).astype(jnp.int32)
-    following = jnp.concatenate([row[1:], jnp.full(1, capacity)])
+    following = jnp.concatenate([row[1:], jnp.full(1, capacity, jnp.int32)])
     ascends = (following > row) & (following < capacity)
     last = jnp.min(jnp.where((group >= first) & ~ascends, group, n_groups - 1))
 

@@ -80,7 +80,7 @@ def walk_subsets(seq: UInt32[Array, "T W"], n_tokens: I32, n_ubatch: I32) -> Spl
         )
 
     walk = _Walk(
-        order=jnp.full(capacity, capacity),
+        order=jnp.full(capacity, capacity, jnp.int32),
         offset=jnp.zeros(capacity + 1, jnp.int32),
         unused=usable,
         within=anything,
@@ -114,5 +114,5 @@ def order_is_kept(plan: SplitPlan, seq: UInt32[Array, "T W"]) -> Flag:
         member = ((words[:, None] >> bit[None]) & 1) == 1
         return jnp.where(member, row, latest), kept & jnp.all(~member | (latest < row))
 
-    start = (jnp.full((n_words, 32), -1), jnp.array(True))
+    start = (jnp.full((n_words, 32), -1, jnp.int32), jnp.array(True))
     return jax.lax.fori_loop(0, plan.n_used, step, start)[1]

@@ -79,5 +79,5 @@ def _counted(seq: UInt32[Array, "T W"], n_tokens: I32) -> Bool[jax.Array, " T"]:
 def _extents(of_row: Int32[jax.Array, " T"], n_groups: int) -> tuple[jax.Array, jax.Array]:
     """Where each group starts and ends once the rows are sorted by group."""
     size = jnp.zeros(n_groups, jnp.int32).at[of_row].add(1, mode="drop")
-    end = jnp.cumsum(size)
+    end = jnp.cumsum(size, dtype=jnp.int32)
     return end - size, end

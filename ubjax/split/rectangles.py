@@ -46,7 +46,7 @@ def begin(groups: Groups) -> Cut:
     capacity = groups.rows.shape[0]
     return Cut(
         head=groups.start,
-        distance=jnp.full(capacity, _NO_RUN),
+        distance=jnp.full(capacity, _NO_RUN, jnp.int32),
         offset=jnp.zeros(capacity + 1, jnp.int32),
         n_seqs=jnp.zeros(capacity, jnp.int32),
         n_ubatches=jnp.int32(0),
@@ -111,7 +111,7 @@ def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32) -> 
 def no_ubatches(capacity: int) -> SplitPlan:
     """The plan of a refused split."""
     return SplitPlan(
-        order=jnp.full(capacity, capacity),
+        order=jnp.full(capacity, capacity, jnp.int32),
         offset=jnp.zeros(capacity + 1, jnp.int32),
         n_seqs=jnp.zeros(capacity, jnp.int32),
         n_ubatches=jnp.int32(0),

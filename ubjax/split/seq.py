@@ -49,7 +49,7 @@ def _chunks(groups: Groups, n_ubatch: I32) -> SplitPlan:
     step = (at - groups.start.at[group].get(mode="clip")) % jnp.maximum(n_ubatch, 1)  # place in the chunk
     leads = live & (step == 0)
     leading_row = jnp.zeros(capacity, jnp.int32).at[groups.rows].set(leads.astype(jnp.int32))
-    number = jnp.cumsum(leading_row) - 1  # of the chunk that a leading row leads
+    number = jnp.cumsum(leading_row, dtype=jnp.int32) - 1  # of the chunk that a leading row leads
     ubatch = number.at[groups.rows.at[at - step].get(mode="clip")].get(mode="clip")
     size = jnp.minimum(n_ubatch, groups.end.at[group].get(mode="clip") - at)
     size = (
@@ -57,11 +57,11 @@ def _chunks(groups: Groups, n_ubatch: I32) -> SplitPlan:
         .at[jnp.where(leads, ubatch + 1, capacity + 1)]
         .set(size, mode="drop")
     )
-    offset = jnp.cumsum(size)
+    offset = jnp.cumsum(size, dtype=jnp.int32)
     place = jnp.where(live, offset.at[ubatch].get(mode="clip") + step, capacity)
-    n_ubatches = jnp.sum(leading_row)
+    n_ubatches = jnp.sum(leading_row, dtype=jnp.int32)
     return SplitPlan(
-        order=jnp.full(capacity, capacity).at[place].set(groups.rows, mode="drop"),
+        order=jnp.full(capacity, capacity, jnp.int32).at[place].set(groups.rows, mode="drop"),
         offset=offset,
         n_seqs=(at < n_ubatches).astype(jnp.int32),
         n_ubatches=n_ubatches,
