@@ -8,7 +8,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.12 python3.11 python3.13 py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # One worker per core, as every process compiles its own programs; a file stays in one process and shares them.
 PYTEST := $(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile
-PROMPT ?= The capital of France is
+PROMPT ?= What is the capital of France?
 export PROMPT # reaches the shell as it stands, quotes and all
 
 DEMO_READY := $(VENV)/.demo-ready

@@ -27,6 +27,15 @@ def test_run_streams_the_continuation_and_ends_with_its_cost(model, capfd):
     assert "compilations in" in err
 
 
+def test_options_may_stand_between_model_and_prompts(model, capfd):
+    assert main(["run", model, "--raw", "cab", "-n", "2", "-c", "256", "--json", "ba"]) == 0
+    summary = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert [row["prompt"] for row in summary["outputs"]] == ["cab", "ba"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", model, "cab", "--unknown"])
+    assert "unrecognized arguments: --unknown" in capfd.readouterr().err
+
+
 def test_several_prompts_a_file_and_their_results(model, tmp_path, capfd):
     (tmp_path / "more.jsonl").write_text('"bab"\n\n{"prompt": "c\\u00e9"}\n')
     (tmp_path / "more.txt").write_text("abba\n")

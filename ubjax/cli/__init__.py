@@ -17,7 +17,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for command in (run, chat, split, verify, sweep, ladder):
         command.add_parser(commands)
-    args = parser.parse_args(argv)
+    args, more = parser.parse_known_args(argv)
+    # argparse gives up on a list of texts at the first option between them; those behind it belong to it too
+    if more and (args.command != "run" or any(text.startswith("-") for text in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:
+        args.prompt = [*args.prompt, *more]
     try:
         return args.execute(args)
     except (ValueError, OSError, ImportError) as error:
