@@ -8,7 +8,8 @@ from ubjax.loaders import Tokenizer, find_model, open_gguf
 from ubjax.loaders.chat import render_chat
 
 HELLO = [{"role": "user", "content": "x"}]
-DOUBLING = "{% set x = namespace(a='aa') %}{% for i in range(20) %}{% set x.a = x.a + x.a %}{% endfor %}"
+NESTING = "{% set x = namespace(a='a') %}{% for i in range(60) %}{% set x.a = [x.a, x.a] %}{% endfor %}"
+DOUBLING = "{% set x = namespace(a='aa') %}{% for i in range(18) %}{% set x.a = x.a + x.a %}{% endfor %}"
 
 
 def test_smollm2_speaks_chatml():
@@ -38,7 +39,9 @@ def test_smollm2_speaks_chatml():
         ("{{ messages | tojson }}", '[{"role": "user", "content": "x"}]'),
         ("{{ 'a-b'.split('-')[1] + 'aXa'.replace('X', '--') | trim }}", "ba--a"),
         ("{% for m in messages %}{% if loop.first %}{{ 2 * 3 % 4 }}{% break %}{% endif %}{% endfor %}", "2"),
-        ("{{ ['a', 'b'] | join('+') }}", "a+b"),
+        ("{{ ['a', 'b'] | join('+') }}{{ messages | map(attribute='role') | join }}", "a+buser"),
+        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{{ ('x', 'y')[1] }}", "a1y"),
+        ("{{ {'a': 1} | tojson(indent=1000000000) | length < 100 }}", "True"),
     ],
 )
 def test_what_templates_need(template, text):
@@ -62,14 +65,23 @@ def test_what_templates_need(template, text):
         ("{{ range(10000000) | list }}", "OverflowError|range"),
         ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "RecursionError"),
         ("{{ " + "(" * 5000, "fails"),
-        (DOUBLING.replace("20", "99"), "more than 1000000"),
-        (DOUBLING.replace("x.a + x.a", "x.a ~ x.a").replace("20", "99"), "more than 1000000"),
+        (DOUBLING.replace("18", "99"), "more than 1000000"),
+        (DOUBLING.replace("x.a + x.a", "x.a ~ x.a").replace("18", "99"), "more than 1000000"),
         (DOUBLING + "{{ x.a.replace('a', x.a) | length }}", "more than 1000000"),
         (DOUBLING + "{{ [x.a] | map('replace', 'a', x.a) | list | length }}", "more than 1000000"),
         (
             "{% for i in range(99999) %}" + "{{ messages }}" * 9 + "{% endfor %}",
             "more than 1000000|longer than",
         ),
+        (NESTING + "{{ x.a }}", "more than 1000000"),
+        (NESTING.replace("[x.a, x.a]", "{'a': x.a, 'b': x.a}") + "{{ x.a | tojson }}", "more than 1000000"),
+        (NESTING.replace("[x.a, x.a]", "dict(a=x.a, b=x.a)") + "{{ x.a }}", "more than 1000000"),
+        (NESTING.replace("[x.a, x.a]", "[x.a] + [x.a]") + "{{ x.a }}", "more than 1000000"),
+        (
+            DOUBLING + "{{ 'a' | replace('a', x.a) | length }}{{ x.a | replace('a', 'abc') }}",
+            "more than 1000000",
+        ),
+        (DOUBLING + "{{ [1, 2, 3, 4] | join(x.a) }}", "more than 1000000"),
         ("x" * 200_001, "at most 200000 are read"),
     ],
 )

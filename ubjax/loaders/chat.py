@@ -112,7 +112,7 @@ def _environment() -> Any:
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             numbers = all(isinstance(x, int | float) and abs(x) < 2**31 for x in (left, right))
             if operator == "+" and not numbers:
-                _bounded(_size(left) + _size(right))
+                _bounded(_weight(left) + _weight(right))
             elif operator == "**" or not numbers:
                 kinds = f"{type(left).__name__} and {type(right).__name__}"
                 raise jinja2.TemplateError(f"{operator} of {kinds} is not allowed")
@@ -134,31 +134,55 @@ def _environment() -> Any:
             return Joins().visit(super()._parse(source, name, filename))
 
     class Joins(import_extra("jinja2.visitor", "a chat template").NodeTransformer):
-        """a ~ b becomes a call, so that its size is looked at too."""
+        """a ~ b, and lists and the like, become calls, so that their sizes are looked at too."""
 
         def visit_Concat(self, node: Any) -> Any:  # noqa: N802 (jinja's name)
-            nodes = jinja2.nodes
-            args = [self.visit(child) for child in node.nodes]
-            return nodes.Call(nodes.Name("join_texts", "load"), args, [], None, None, lineno=node.lineno)
+            return self._call("join_texts", [self.visit(child) for child in node.nodes], node.lineno)
+
+        def _bound(self, node: Any) -> Any:
+            node = self.generic_visit(node)
+            stored = getattr(node, "ctx", "load") != "load"  # names that are assigned to, not a value
+            return node if stored else self._call("bounded", [node], node.lineno)
+
+        visit_List = visit_Tuple = visit_Dict = _bound  # noqa: N815 (jinja's names)
+
+        def _call(self, name: str, args: list[Any], lineno: int) -> Any:
+            return jinja2.nodes.Call(jinja2.nodes.Name(name, "load"), args, [], None, None, lineno=lineno)
 
     environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters = {name: f for name, f in environment.filters.items() if name in FILTERS}
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
-    )
+    environment.filters |= {"tojson": _to_json, "join": _join, "replace": _replace}
     environment.globals = {name: environment.globals[name] for name in ("range", "dict", "namespace")}
 
     def refuse(reason: Any) -> None:
         raise jinja2.TemplateError(str(reason))
 
     environment.globals["raise_exception"] = refuse
+    environment.globals["bounded"] = _bounded_value
+    environment.globals["dict"] = lambda *args, **kwargs: _bounded_value(dict(*args, **kwargs))
     environment.globals["join_texts"] = lambda *parts: _join(parts)
     environment.globals["strftime_now"] = lambda form: time.strftime(str(form)[:100])
     return environment
 
 
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | list | tuple | dict) else 1
+def _weight(value: Any) -> int:
+    """Characters and entries of a value, nested ones as often as they stand in it; stops counting past the limit."""
+    total, left = 0, [value]
+    while left and total <= MAX_CHARS:
+        one = left.pop()
+        if isinstance(one, str):
+            total += len(one)
+        elif isinstance(one, list | tuple | dict):
+            total += len(one) + 1
+            left.extend(one if not isinstance(one, dict) else [*one.keys(), *one.values()])
+        else:
+            total += 1
+    return total
+
+
+def _bounded_value(value: Any) -> Any:
+    _bounded(_weight(value))
+    return value
 
 
 def _bounded(n: int) -> None:
