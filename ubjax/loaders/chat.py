@@ -102,7 +102,8 @@ class _Deadline:
         return self._trace
 
 
-def _environment() -> Any:
+def _environment_class() -> Any:
+    """The sandbox, made when it is first needed: jinja2 is an extra."""
     jinja2 = import_extra("jinja2", "a chat template")
     sandbox = import_extra("jinja2.sandbox", "a chat template")
 
@@ -149,7 +150,14 @@ def _environment() -> Any:
         def _call(self, name: str, args: list[Any], lineno: int) -> Any:
             return jinja2.nodes.Call(jinja2.nodes.Name(name, "load"), args, [], None, None, lineno=lineno)
 
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    return Environment
+
+
+def _environment() -> Any:
+    jinja2 = import_extra("jinja2", "a chat template")
+    environment = _environment_class()(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.filters = {name: f for name, f in environment.filters.items() if name in FILTERS}
     environment.filters |= {"tojson": _to_json, "join": _join, "replace": _replace}
     environment.globals = {name: environment.globals[name] for name in ("range", "dict", "namespace")}
