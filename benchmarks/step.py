@@ -90,9 +90,9 @@ class Setting:
         self.engine.decode(self.engine.batch(np.arange(n * cached) % 100, seq_id=ids))
         self.batch = self.engine.batch(np.arange(n), seq_id=np.arange(n), output=np.ones(n, bool))
         self.decode()
-        self.step = Step(model, self.engine.memory)
+        self.step = Step(model, self.engine.caches)
         self.staged = self._staged()
-        self.kv = self.step.new_kv(vars(self.engine)["_kv"].n_cells)
+        self.kv = self.step.new_kv(tuple(kv.n_cells for kv in vars(self.engine)["_kv"]))
         self.bare()
         self.clock = Clock()
 
@@ -103,9 +103,9 @@ class Setting:
         )
         cells, batch = vars(engine)["_cells"], self.batch.with_capacity(engine.buckets.capacity.pick(self.n))
         prepared, _ = plan_decode(
-            batch, cells, np.int32(engine.n_ubatch), engine.batch_config, engine.memory, engine.n_ubatch
+            batch, cells, np.int32(engine.n_ubatch), engine.batch_config, engine.caches, engine.n_ubatch
         )
-        staged = stage(cells, batch, prepared.plan, prepared.slot, np.int32(0), bucket, engine.memory)
+        staged = stage(cells, batch, prepared.plan, prepared.slot, np.int32(0), bucket, engine.caches)
         return jax.device_put(staged, engine.device)
 
     def decode(self) -> float:

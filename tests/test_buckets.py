@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ubjax.buckets import Bucket, BucketLadder, Buckets, RectangleLadder
 
-BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=4096, kv_pad=256)
+BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=(4096, 1024), kv_pad=256)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,8 @@ BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=4096,
         (BucketLadder.geometric(10, bottom=64), (10,)),
         (BUCKETS.n_outputs, (1, 8, 64, 512)),
         (BUCKETS.capacity, (64, 2048)),
-        (BUCKETS.n_kv, (256, 512, 1024, 2048, 4096)),
+        (BUCKETS.n_kv[0], (256, 512, 1024, 2048, 4096)),
+        (BUCKETS.n_kv[1], (256, 512, 1024)),
     ],
 )
 def test_geometric_ladders_end_at_the_top(ladder, sizes):

@@ -13,7 +13,7 @@ from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
 def test_each_cell_holds_the_sequence_of_its_row():
     engine = tiny_engine(n_seq_max=2, kv_unified=True)
     logits_of(engine, [(0, 0), (2, 0), (0, 1), (2, 1)], seq_of=lambda s: s // 2)
-    cells = vars(engine)["_cells"]
+    (cells,) = vars(engine)["_cells"]
     assert np.asarray(cells.seq)[0, :5, 0].tolist() == [1, 2, 1, 2, 0]
     assert np.asarray(cells.pos)[0, :5].tolist() == [0, 0, 1, 1, -1]
 
@@ -174,15 +174,22 @@ def test_removed_positions_are_decoded_again():
     assert engine.pos_max(0) == -1
 
 
-def test_what_the_engine_can_not_do_yet_is_refused_and_changes_nothing():
+def test_what_can_not_be_done_is_refused_and_changes_nothing():
     engine = tiny_engine(n_seq_max=2)
     engine.decode(engine.batch([1, 2]))
     before = state(engine)
     for call, words in (
-        (lambda: engine.cp(0, 1), "sequence 0 can't be copied to sequence 1"),
-        (lambda: engine.add(0, 0, -1, 1), "positions of sequence 0 can't be moved by 1"),
-        (lambda: engine.div(0, 0, -1, 2), "positions of sequence 0 can't be divided by 2"),
+        (
+            lambda: engine.cp(0, 1, 1),
+            r"positions \[1, -1\) of sequence 0 can't be copied to sequence 1: each has a stream",
+        ),
+        (
+            lambda: engine.add(0, 0, -1, 2**30),
+            "can't be moved by 1073741824: positions up to 1073741824 are possible",
+        ),
+        (lambda: engine.div(0, 0, -1, 0), "can't be divided by 0: a divisor of at least 1 is needed"),
         (lambda: engine.rm(2), r"sequence 2 is unknown: a sequence in \[0, 2\)"),
+        (lambda: engine.add([0, 2], 0, -1, 1), "sequence 2 is unknown"),
         (lambda: engine.pos_max(-1), "sequence -1 is unknown"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -43,9 +43,9 @@ def test_unused_cells_may_hold_nan_and_n_kv_may_be_anything_that_covers(kv_unifi
 def poison(engine: Engine) -> None:
     """NaN in K and V of every cell that holds nothing."""
     inside = vars(engine)
-    kv, pos = inside["_kv"], np.asarray(inside["_cells"].pos)
+    (kv,), pos = inside["_kv"], np.asarray(inside["_cells"][0].pos)
     empty = jnp.asarray(pos[:, : kv.n_cells] < 0)[:, None, :, None]
-    inside["_kv"] = jax.tree.map(lambda x: jnp.where(empty, jnp.nan, x), kv)
+    inside["_kv"] = (jax.tree.map(lambda x: jnp.where(empty, jnp.nan, x), kv),)
 
 
 @pytest.mark.parametrize("kv_unified", [True, False])
@@ -53,7 +53,7 @@ def test_rows_of_padding_touch_no_row_of_the_cache(kv_unified):
     engine = tiny_engine(n_seq_max=4, kv_unified=kv_unified)
     poison(engine)
     logits_of(engine, [(0, 0), (0, 1), (0, 2), (2, 0)])  # 3 rows in a block of 4, or 4 in 4; 2 of 4 streams
-    cells, kv = vars(engine)["_cells"], vars(engine)["_kv"]
+    (cells,), (kv,) = vars(engine)["_cells"], vars(engine)["_kv"]
     used = np.asarray(cells.pos)[:, : kv.n_cells] >= 0
     assert used.sum() == 4
     for leaf in (*kv.k, *kv.v):

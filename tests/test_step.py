@@ -37,9 +37,9 @@ def staged_of(cells, memory, rows, bucket, n_vocab=37):
         config=config,
         capacity=16,
     )
-    prepared, _ = plan_decode(batch, cells, np.array(16, np.int32), config, memory, 16)
+    prepared, _ = plan_decode(batch, cells, np.array(16, np.int32), config, (memory,), 16)
     assert int(prepared.status.code) == 0 and int(prepared.plan.n_ubatches) == 1
-    return stage(cells, batch, prepared.plan, prepared.slot, np.array(0, np.int32), bucket, memory)
+    return stage(cells, batch, prepared.plan, prepared.slot, np.array(0, np.int32), bucket, (memory,))
 
 
 def interleaved(start, stop):
@@ -50,8 +50,8 @@ def interleaved(start, stop):
 
 @pytest.mark.parametrize(("memory", "n_kv"), [(UNIFIED, 16), (STREAMS, 32)], ids=["unified", "streams"])
 def test_logits_equal_numpy_through_the_control_plane(memory, n_kv):
-    step, cells = Step(decoder(GROUPED), memory), Cells.empty(memory)
-    kv = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), step.new_kv(n_kv))
+    step, cells = Step(decoder(GROUPED), (memory,)), (Cells.empty(memory),)
+    kv = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), step.new_kv((n_kv,)))
     found = {}
     for start, stop, length in ((0, 2, 3), (2, 3, 1), (3, 6, 4)):
         rows, names = interleaved(start, stop)
@@ -73,14 +73,14 @@ def test_models_of_one_configuration_share_a_program():
     bucket = Bucket(n_blocks=1, n_block_rows=1, n_outputs=1)
     config = dataclasses.replace(GROUPED, norm_eps=2e-5)  # a program that no other test has compiled
     models = [decoder(config, 0), decoder(config, 1), Decoder(config, rngs=nnx.Rngs(0))]
-    steps = [Step(model, STREAMS) for model in models]
+    steps = [Step(model, (STREAMS,)) for model in models]
     assert steps[0].program is steps[1].program is steps[2].program
-    assert steps[0].program is not Step(decoder(GROUPED), STREAMS).program
-    assert steps[0].program is not Step(models[0], UNIFIED).program
+    assert steps[0].program is not Step(decoder(GROUPED), (STREAMS,)).program
+    assert steps[0].program is not Step(models[0], (UNIFIED,)).program
     logits = []
     with count_compilations() as count:
         for step in steps:
-            kv, cells = step.new_kv(32), Cells.empty(STREAMS)
+            kv, cells = step.new_kv((32,)), (Cells.empty(STREAMS),)
             for pos in range(2):
                 for seq in range(4):
                     staged = staged_of(cells, STREAMS, [(5, pos, seq)], bucket)
@@ -93,11 +93,11 @@ def test_models_of_one_configuration_share_a_program():
 
 
 def test_kv_is_donated_and_nothing_else():
-    step = Step(decoder(FULL), UNIFIED)
+    step = Step(decoder(FULL), (UNIFIED,))
     staged = staged_of(
-        Cells.empty(UNIFIED), UNIFIED, [(5, 0, 0)], Bucket(n_blocks=1, n_block_rows=1, n_outputs=1)
+        (Cells.empty(UNIFIED),), UNIFIED, [(5, 0, 0)], Bucket(n_blocks=1, n_block_rows=1, n_outputs=1)
     )
-    kv = step.new_kv(32)
+    kv = step.new_kv((32,))
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(kv)]
     _, after = step(kv, staged)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(kv))
@@ -109,11 +109,11 @@ def test_the_step_runs_where_the_weights_are():
     device = jax.devices()[1]
     with jax.default_device(device):
         model = Decoder.from_weights(GROUPED, random_weights(GROUPED).items())
-    step = Step(model, UNIFIED)
+    step = Step(model, (UNIFIED,))
     staged = staged_of(
-        Cells.empty(UNIFIED), UNIFIED, [(5, 0, 0)], Bucket(n_blocks=1, n_block_rows=1, n_outputs=1)
+        (Cells.empty(UNIFIED),), UNIFIED, [(5, 0, 0)], Bucket(n_blocks=1, n_block_rows=1, n_outputs=1)
     )
-    logits, kv = step(step.new_kv(16, "bfloat16"), staged)
+    logits, kv = step(step.new_kv((16,), "bfloat16"), staged)
     assert step.device == device and logits.devices() == {device}
     assert {leaf.dtype for leaf in jax.tree.leaves(kv)} == {jnp.dtype("bfloat16")}
     assert all(leaf.devices() == {device} for leaf in jax.tree.leaves(kv))
@@ -151,11 +151,11 @@ def test_no_program_copies_a_cache(shape, n_kv_heads):
     memory, n_blocks, length = shape
     memory = dataclasses.replace(memory, n_cells=512)
     config = dataclasses.replace(GROUPED, n_layers=1, head_dim=128, n_kv_heads=n_kv_heads)
-    step = Step(decoder(config), memory)
+    step = Step(decoder(config), (memory,))
     bucket = Bucket(n_blocks=n_blocks, n_block_rows=length, n_outputs=1)
     rows = [(5, t, s) for s in range(n_blocks) for t in range(length)]
-    staged = staged_of(Cells.empty(memory), memory, rows, bucket)
-    compiled = step.program.lower(step.leaves, step.new_kv(512), staged).compile()
+    staged = staged_of((Cells.empty(memory),), memory, rows, bucket)
+    compiled = step.program.lower(step.leaves, step.new_kv((512,)), staged).compile()
     one_head_of_one_stream = 512 * config.head_dim  # far more than the scores of a row
     assert max(copied_elements(compiled.as_text()), default=0) < one_head_of_one_stream
-    assert compiled.memory_analysis().alias_size_in_bytes == step.new_kv(512).nbytes
+    assert compiled.memory_analysis().alias_size_in_bytes == step.new_kv((512,))[0].nbytes

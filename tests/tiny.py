@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -37,8 +38,7 @@ def tiny_engine(tokenizer=None, **sizes) -> Engine:
 def state(engine: Engine) -> list[np.ndarray]:
     """Copies of every array of the cache: cells, then K/V."""
     cells, kv = vars(engine)["_cells"], vars(engine)["_kv"]
-    leaves = [getattr(cells, name) for name in ("pos", "shift", "seq", "ext", "head", "src")]
-    return [np.array(x) for x in [*leaves, *kv.k, *kv.v]]
+    return [np.array(x) for x in jax.tree.leaves((cells, kv))]
 
 
 def unchanged(engine: Engine, before: list[np.ndarray]) -> bool:

@@ -131,7 +131,7 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """All ladders of an engine: batch capacity, rows of a block, blocks, attended cells, output rows.
+    """All ladders of an engine: batch capacity, rows of a block, blocks, attended cells of each cache, output rows.
 
     `n_outputs` also knows 0 (no logits wanted) and is cut at the rows of the ubatch.
     """
@@ -139,17 +139,19 @@ class Buckets:
     capacity: BucketLadder
     n_rows: BucketLadder
     n_blocks: BucketLadder
-    n_kv: BucketLadder
+    n_kv: tuple[BucketLadder, ...]
     n_outputs: BucketLadder
 
     @classmethod
-    def default(cls, *, n_batch: int, n_ubatch: int, n_streams: int, n_cells: int, kv_pad: int) -> "Buckets":
-        """Powers of two for rows, blocks and cells; capacities and outputs in coarser steps."""
+    def default(
+        cls, *, n_batch: int, n_ubatch: int, n_streams: int, n_cells: tuple[int, ...], kv_pad: int
+    ) -> "Buckets":
+        """Powers of two for rows, blocks and cells (of each cache); capacities and outputs in coarser steps."""
         return cls(
             capacity=BucketLadder.geometric(n_batch, bottom=64, factor=max(2, n_batch)),
             n_rows=BucketLadder.geometric(n_ubatch),
             n_blocks=BucketLadder.geometric(n_streams),
-            n_kv=BucketLadder.geometric(n_cells, bottom=min(kv_pad, n_cells)),
+            n_kv=tuple(BucketLadder.geometric(n, bottom=min(kv_pad, n)) for n in n_cells),
             n_outputs=BucketLadder.geometric(n_ubatch, factor=8),
         )
 

@@ -111,7 +111,8 @@ class EngineConfig:
     n_ctx: cells over all sequences, rounded up to a multiple of kv_pad; with streams each gets n_ctx /
     n_seq_max, rounded up again. None: the context that the model was trained with. n_batch: tokens of one
     decode, cut to n_ctx. n_ubatch: rows of one ubatch, cut to n_batch. kv_unified: one stream of cells for
-    all sequences, else one per sequence. kv_dtype: "float32", "bfloat16" or "float16".
+    all sequences, else one per sequence. swa_full: the window cache of a model with sliding windows is as large as the
+    full one (sequences can then go on from any position). kv_dtype: "float32", "bfloat16" or "float16".
     """
 
     n_ctx: Whole | None = None
@@ -119,6 +120,7 @@ class EngineConfig:
     n_ubatch: Whole = 512
     n_seq_max: Whole = 1
     kv_unified: Choice = False
+    swa_full: Choice = False
     kv_dtype: Text = "float32"
     kv_pad: Whole = 256
 
@@ -131,16 +133,28 @@ class EngineConfig:
             raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
         if (self.n_ctx or 0) > MAX_CELLS:
             raise ValueError(f"n_ctx is {self.n_ctx}, at most {MAX_CELLS} is possible")
-        if not isinstance(self.kv_unified, bool):
-            raise ValueError(f"kv_unified is {self.kv_unified!r}, True or False is needed")
+        for name in ("kv_unified", "swa_full"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, True or False is needed")
         check_dtype("kv_dtype", self.kv_dtype)
 
-    def memory(self, n_ctx_train: int, n_pos: int = 1) -> MemoryConfig:
-        """The cells of the cache for a model with this training context."""
+    def caches(
+        self, n_ctx_train: int, n_pos: int = 1, n_swa: int = 0, swa_type: SwaType = SwaType.NONE
+    ) -> tuple[MemoryConfig, ...]:
+        """The cells for a model with this training context: one cache, or a full one and one for its windows.
+
+        The window cache has as many cells as the windows and one ubatch need (llama.cpp's llama_kv_cache_iswa).
+        """
         n_cells = round_up(self.n_ctx or n_ctx_train, self.kv_pad)
         if not self.kv_unified:
             n_cells = round_up(max(n_cells // self.n_seq_max, 1), self.kv_pad)
-        return MemoryConfig(n_cells=n_cells, n_seq_max=self.n_seq_max, unified=self.kv_unified, n_pos=n_pos)
+        full = MemoryConfig(n_cells=n_cells, n_seq_max=self.n_seq_max, unified=self.kv_unified, n_pos=n_pos)
+        if swa_type is SwaType.NONE:
+            return (full,)
+        windows = n_swa * (self.n_seq_max if self.kv_unified else 1)
+        if not self.swa_full:
+            n_cells = round_up(min(n_cells, windows + min(self.n_ubatch, self.n_batch)), self.kv_pad)
+        return (full, dataclasses.replace(full, n_cells=n_cells, n_swa=n_swa, swa_type=swa_type))
 
 
 KV_DTYPES = ("float32", "bfloat16", "float16")

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 
 from ubjax.batch import Batch
 from ubjax.buckets import Bucket
-from ubjax.config import BatchConfig, MemoryConfig
-from ubjax.memory.cells import Cells
+from ubjax.config import BatchConfig
+from ubjax.memory.caches import AllCells, Caches, pending, seq_ranges
 from ubjax.memory.init_batch import Prepared, init_batch
-from ubjax.memory.ops import seq_ranges
 from ubjax.memory.slots import apply_slot
 from ubjax.pytree import pack, pytree
 from ubjax.ragged import first_seq
@@ -27,52 +26,58 @@ from ubjax.ubatch import Ubatch, take_ubatch
 from ubjax.validate import validate
 
 
-@partial(jax.jit, static_argnames=("config", "memory", "max_rows"))
+@partial(jax.jit, static_argnames=("config", "caches", "max_rows"))
 def plan_decode(
-    batch: Batch, cells: Cells, n_ubatch: I32, config: BatchConfig, memory: MemoryConfig, max_rows: int
+    batch: Batch, cells: AllCells, n_ubatch: I32, config: BatchConfig, caches: Caches, max_rows: int
 ) -> tuple[Prepared, Int32[jax.Array, " packed"]]:
     """Validate a batch, split it and find its slots; returns that and, packed, what the host needs of it.
 
-    The first error is the status; the cells are then the given ones. Packed: (plan, status, n_kv_needed).
-    max_rows: static bound on the rows of a ubatch, n_ubatch <= max_rows.
+    The first error is the status; the cells are then the given ones. Packed: (plan, status, n_kv_needed, pending),
+    pending as `memory.caches.pending` says. max_rows: static bound on the rows of a ubatch, n_ubatch <= max_rows.
     """
-    pos_min, pos_max = seq_ranges(cells, memory)
+    pos_min, pos_max = seq_ranges(cells, caches)
     invalid = validate(batch, pos_min, pos_max, config)
-    prepared = init_batch(cells, batch, n_ubatch, memory, max_rows=max_rows)
+    prepared = init_batch(cells, batch, n_ubatch, caches, max_rows=max_rows)
     final = jax.tree.map(lambda new, old: jnp.where(invalid.code == 0, new, old), prepared.cells, cells)
     prepared = dataclasses.replace(prepared, cells=final, status=invalid.merge(prepared.status))
-    return prepared, pack((prepared.plan, prepared.status, prepared.n_kv_needed))
+    return prepared, pack((prepared.plan, prepared.status, prepared.n_kv_needed, pending(cells)))
 
 
 @pytree
 class Staged:
-    """What one step needs: the cells with this ubatch in them, its rows, their slots and the first stream it reads."""
+    """What one step needs: the cells with this ubatch in them, its rows, their slots and the first stream it reads.
 
-    cells: Cells
+    Cells and slots are those of each cache.
+    """
+
+    cells: AllCells
     ubatch: Ubatch
-    slot: Int32[Array, " R"]
+    slot: tuple[Int32[Array, " R"], ...]
     first_stream: I32
 
 
-@partial(jax.jit, static_argnames=("bucket", "memory"))
+@partial(jax.jit, static_argnames=("bucket", "caches"))
 def stage(
-    cells: Cells,
+    cells: AllCells,
     batch: Batch,
     plan: SplitPlan,
-    slot: Int32[Array, " T"],
+    slot: tuple[Int32[Array, " T"], ...],
     k: I32,
     bucket: Bucket,
-    memory: MemoryConfig,
+    caches: Caches,
 ) -> Staged:
     """Advance the cells by ubatch k and gather its rows into a bucket.
 
     With streams, block b of the ubatch stands for stream first_stream + b, so that a step reads consecutive
     streams; a ubatch near the last stream starts at a later block.
     """
-    cells = apply_slot(cells, batch, plan, slot, k, memory)
+    memory, pairs = caches[0], list(zip(slot, caches, strict=True))
+    cells = tuple(apply_slot(own, batch, plan, at, k, c) for own, (at, c) in zip(cells, pairs, strict=True))
     row = jnp.asarray(plan.order)[jnp.asarray(plan.offset)[k]]
     lead = jnp.int32(0) if memory.unified else first_seq(jnp.asarray(batch.seq)[row])
     first_stream = jnp.minimum(lead, memory.n_streams - bucket.n_blocks)
     ubatch = take_ubatch(batch, plan, k, bucket, lead - first_stream)
-    rows = jnp.asarray(slot).at[ubatch.place].get(mode="fill", fill_value=memory.n_cells)
+    rows = tuple(
+        jnp.asarray(at).at[ubatch.place].get(mode="fill", fill_value=config.n_cells) for at, config in pairs
+    )
     return Staged(cells=cells, ubatch=ubatch, slot=rows, first_stream=first_stream)

@@ -22,10 +22,10 @@ from ubjax.config import BatchConfig, EngineConfig
 from ubjax.control import Staged, plan_decode, stage
 from ubjax.generate import Generation, Options, Piece, Prompt, Stream, TextCodec, generate, is_one, stream
 from ubjax.host_batch import on_host
-from ubjax.memory import ops
-from ubjax.memory.cells import Cells
+from ubjax.memory import caches
+from ubjax.memory.caches import AllCells
 from ubjax.memory.init_batch import Prepared
-from ubjax.memory.kv import KV, grow
+from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
 from ubjax.pytree import unpack
@@ -33,6 +33,8 @@ from ubjax.sequences import Sequences
 from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
+
+_PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
 class Engine(Sequences):
@@ -50,7 +52,10 @@ class Engine(Sequences):
     ):
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
-        self.memory = config.memory(model.config.n_ctx_train)
+        self.caches = config.caches(
+            model.config.n_ctx_train, n_swa=model.config.n_swa, swa_type=model.config.swa_type
+        )
+        self.memory = self.caches[0]
         n_batch = min(config.n_batch, self.memory.n_cells * self.memory.n_streams)
         self.n_ubatch = min(config.n_ubatch, n_batch)
         self.batch_config = BatchConfig(
@@ -64,26 +69,29 @@ class Engine(Sequences):
             n_batch=n_batch,
             n_ubatch=self.n_ubatch,
             n_streams=self.memory.n_streams,
-            n_cells=self.memory.n_cells,
+            n_cells=tuple(cache.n_cells for cache in self.caches),
             kv_pad=config.kv_pad,
         )
         self.usage = Usage()
-        self._step = Step(model, self.memory)
+        self._step = Step(model, self.caches)
         self._kv_dtype = config.kv_dtype
         self._control = jax.devices("cpu")[0]
         self.clear()
 
     def clear(self) -> None:
         """Empty the cache; K/V goes back to the smallest bucket."""
-        self._cells: Cells = jax.device_put(Cells.empty(self.memory), self._control)
-        self._kv: KV = self._step.new_kv(self.buckets.n_kv.sizes[0], self._kv_dtype)
+        self._cells: AllCells = jax.device_put(caches.empty(self.caches), self._control)
+        self._kv: AllKV = self._step.new_kv(
+            tuple(ladder.sizes[0] for ladder in self.buckets.n_kv), self._kv_dtype
+        )
 
     def __repr__(self) -> str:
         m = self.memory
         shared = "shared" if m.unified else "each"
         return (
             f"Engine({m.n_seq_max} sequences, {m.n_cells} cells {shared}, n_batch {self.batch_config.n_batch}, "
-            f"n_ubatch {self.n_ubatch}, K/V of {self._kv.n_cells} cells: {self._kv.nbytes / 2**20:.0f} MiB)"
+            f"n_ubatch {self.n_ubatch}, K/V of {self._kv_sizes()} cells: "
+            f"{sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
         )
 
     @property
@@ -112,12 +120,14 @@ class Engine(Sequences):
         """
         batch = self._fitted(batch)
         prepared, packed = plan_decode(
-            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.memory, self.n_ubatch
+            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.caches, self.n_ubatch
         )
-        wanted = (prepared.plan, prepared.status, prepared.n_kv_needed)
-        plan, status, n_kv = unpack(np.asarray(packed), wanted)
+        wanted = (prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING)
+        plan, status, n_kv, (rotate, n_copies) = unpack(np.asarray(packed), wanted)
         raise_if_error(status, self._no_slot_detail(status))
-        self._grow(int(n_kv))
+        self._grow(n_kv)
+        if rotate or n_copies:
+            self._update(int(n_copies), bool(rotate))
         ids = [plan.order[plan.offset[k] : plan.offset[k + 1]] for k in range(int(plan.n_ubatches))]
         out_ids = [rows[batch.output[rows]] for rows in ids]
         buffers = []
@@ -145,13 +155,13 @@ class Engine(Sequences):
 
     def _run(self, prepared: Prepared, batch: Batch, k: int, bucket: Bucket) -> jax.Array:
         """Stage and step ubatch k; the cells advance only when the step is known to have run."""
-        staged = stage(self._cells, batch, prepared.plan, prepared.slot, np.int32(k), bucket, self.memory)
+        staged = stage(self._cells, batch, prepared.plan, prepared.slot, np.int32(k), bucket, self.caches)
         try:
             logits, kv = self._step(self._kv, staged)
             # One program wrote all of K/V: its arrays are ready, or lost, together.
-            kv.k[0].block_until_ready()
+            jax.tree.leaves(kv)[0].block_until_ready()
         except BaseException as error:  # an interrupt too leaves K/V half way
-            failure = self._cut_back(staged)
+            failure = self._lost() or self._cut_back(staged)
             if isinstance(error, Exception):
                 raise failure from error
             raise
@@ -159,23 +169,43 @@ class Engine(Sequences):
         return logits
 
     def _cut_back(self, staged: Staged) -> DecodeError:
-        """Undo a failed step: its ubatch never happened, earlier ones stay; a lost K/V buffer clears everything."""
-        if any(x.is_deleted() for x in jax.tree.leaves(self._kv)):
-            self.clear()
-            return refusal(Reason.LOST, where=-1, found=0, needed=0)
+        """Undo a failed step: its ubatch never happened, earlier ones stay."""
         ubatch = jax.device_get(staged.ubatch)
         for s in ubatch.seq_id_unq[: int(ubatch.n_seqs_unq)]:
             rows = ubatch.valid & ((ubatch.seq[:, s // 32] >> np.uint32(s % 32)) & 1 != 0)
-            self._cells = ops.rm(self._cells, int(s), int(ubatch.pos[0, rows].min()), -1, self.memory)
+            p0 = np.int32(ubatch.pos[0, rows].min())
+            self._cells = caches.rm(self._cells, np.int32(s), p0, np.int32(-1), self.caches)
         return refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
 
-    def _grow(self, n_kv: int) -> None:
-        size = self.buckets.n_kv.pick(n_kv)
-        if size > self._kv.n_cells:
-            self._kv = grow(self._kv, size)
+    def _lost(self) -> DecodeError | None:
+        """The failure and an empty cache, when the K/V buffers were taken over by a program that failed."""
+        if not any(x.is_deleted() for x in jax.tree.leaves(self._kv)):
+            return None
+        self.clear()
+        return refusal(Reason.LOST, where=-1, found=0, needed=0)
+
+    def _update(self, n_copies: int, rotate: bool) -> None:
+        """Let K and V follow what sequence operations did to the cells; a failure leaves that pending."""
+        size = self.buckets.n_blocks.pick(n_copies) if n_copies else 0
+        try:
+            kv = self._step.update(self._kv, self._cells, size, rotate)
+            jax.tree.leaves(kv)[0].block_until_ready()
+        except Exception as error:
+            raise self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0) from error
+        self._cells, self._kv = caches.settle(self._cells), kv
+
+    def _grow(self, n_kv: Sequence[Any]) -> None:
+        sizes = [ladder.pick(int(n)) for ladder, n in zip(self.buckets.n_kv, n_kv, strict=True)]
+        if any(size > kv.n_cells for size, kv in zip(sizes, self._kv, strict=True)):
+            self._kv = tuple(
+                grow(kv, size) if size > kv.n_cells else kv for kv, size in zip(self._kv, sizes, strict=True)
+            )
+
+    def _kv_sizes(self) -> str:
+        return "+".join(str(kv.n_cells) for kv in self._kv)
 
     def _count(self, bucket: Bucket, n_tokens: int, n_outputs: int) -> None:
-        shape = f"{bucket.n_blocks}x{bucket.n_block_rows}|kv {self._kv.n_cells}|out {bucket.n_outputs}"
+        shape = f"{bucket.n_blocks}x{bucket.n_block_rows}|kv {self._kv_sizes()}|out {bucket.n_outputs}"
         self.usage.buckets[shape] += 1
         self.usage.tokens += n_tokens
         self.usage.rows += bucket.n_rows
@@ -184,7 +214,7 @@ class Engine(Sequences):
     def _no_slot_detail(self, status: Status) -> str:
         if int(status.code) != Reason.NO_SLOT:
             return ""
-        used = np.sum(np.asarray(self._cells.pos) >= 0, axis=1)
+        used = np.sum(np.asarray(self._cells[0].pos) >= 0, axis=1)
         if self.memory.n_streams == 1:
             return f"the cache holds {used[0]} of {self.memory.n_cells} cells; nothing was changed"
         held = ", ".join(f"sequence {s} holds {used[s]}" for s in np.flatnonzero(used)[:8]) or "none are used"

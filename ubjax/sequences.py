@@ -1,31 +1,35 @@
-"""Sequences: the cells of a cache with the operations that a caller may ask for, checked on the host.
+"""Sequences: the cells of a memory with the operations that a caller may ask for, checked on the host.
 
-Everything that is refused is refused before the cells change, with one sentence.
+Every operation is tried on the side: what can't be carried out leaves the cells as they are and says why in one
+sentence. K and V follow before the next decode.
 """
 
 import abc
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
 from ubjax.config import MemoryConfig, as_integer
-from ubjax.memory import ops
-from ubjax.memory.cells import Cells
+from ubjax.memory import caches
+from ubjax.memory.caches import AllCells, Caches
 from ubjax.typing import Whole
+from ubjax.validate import MAX_POS
 
 
 class Sequences(abc.ABC):
     """What an engine can do with the sequences in its cache."""
 
     memory: MemoryConfig
-    _cells: Cells
+    caches: Caches
+    _cells: AllCells
 
     @abc.abstractmethod
     def clear(self) -> None:
         """Empty the cache; K/V goes back to the smallest bucket."""
 
     def pos_min(self, seq_id: Whole) -> int:
-        """The first cached position of a sequence, -1 when it is absent."""
+        """The first position of a sequence that every layer still holds, -1 when the sequence is absent."""
         return int(self._ranges()[0][self._known(seq_id)])
 
     def pos_max(self, seq_id: Whole) -> int:
@@ -33,50 +37,138 @@ class Sequences(abc.ABC):
         return int(self._ranges()[1][self._known(seq_id)])
 
     def n_free_cells(self) -> int:
-        """Cells that hold nothing, over all streams."""
-        return int(np.sum(np.asarray(self._cells.pos) < 0))
+        """Cells that hold nothing, over all streams (of the full cache, where there is one for windows as well)."""
+        return int(np.sum(np.asarray(self._cells[0].pos) < 0))
+
+    # -- what is possible
+    # ------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions can be moved (`add`, `div`): with one position a token, so not with M-RoPE."""
+        return self.memory.n_pos == 1
+
+    def can_remove(self, seq_id: Whole, p0: Whole = -1, p1: Whole = -1) -> bool:
+        """Whether `rm` would be carried out: what it leaves of a sequence has to be able to go on at its end.
+
+        That fails only in window caches, which may have given up positions that the new end needs.
+        """
+        return self._stuck(self._removed(seq_id, p0, p1)) is None
+
+    def can_resume(self, seq_id: Whole, p: Whole) -> bool:
+        """Whether a sequence can go on at position p once its positions from p on are removed.
+
+        It can at 0, and where position p - 1 is cached and the windows still hold everything that p sees.
+        """
+        at = np.int32(as_integer(p, "the position"))
+        return bool(caches.can_resume(self._cells, self._known(seq_id), at, self.caches))
+
+    # -- operations
+    # ------------------------------------------------------------------------------------------------------
 
     def rm(self, seq_id: Whole, p0: Whole = -1, p1: Whole = -1) -> None:
         """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open.
 
-        K/V of a cache that is empty then goes back to the smallest bucket, as on `clear`.
+        Refused where `can_remove` says so. K/V of a cache that is empty goes back to the smallest bucket, as on
+        `clear`.
         """
-        whole = as_integer(seq_id, "the sequence") == -1
-        seq = np.int32(-1) if whole else self._known(seq_id)
-        self._cells = ops.rm(self._cells, seq, *_range(p0, p1), self.memory)
-        if not np.any(np.asarray(self._cells.pos) >= 0):
+        self._change(
+            self._removed(seq_id, p0, p1), f"positions [{p0}, {p1}) of sequence {seq_id} can't be removed"
+        )
+        if not np.any(np.asarray(self._cells[0].pos) >= 0):
             self.clear()  # an empty cache starts small again, so that equal work takes equal programs
 
     def cp(self, src: Whole, dst: Whole, p0: Whole = -1, p1: Whole = -1) -> None:
-        """Let `dst` share the cells of `src` with positions in [p0, p1). Refused between streams (for now)."""
+        """Let `dst` have the positions [p0, p1) of `src`: unified they share cells, with streams rows are copied.
+
+        With streams, whole sequences only, and what `dst` held before is gone.
+        """
         known = self._known(src), self._known(dst)
-        if not self.memory.unified and src != dst:
+        what = f"positions [{p0}, {p1}) of sequence {src} can't be copied to sequence {dst}"
+        after, possible = caches.cp(self._cells, *known, *_range(p0, p1), self.caches)
+        if not possible:
             raise ValueError(
-                f"sequence {src} can't be copied to sequence {dst}: they have streams of their own "
-                "and K/V rows are not copied between streams yet; kv_unified=True is needed"
+                f"{what}: each has a stream of its own, which is copied whole; a range that holds all of sequence "
+                f"{src}, or kv_unified=True, is needed; nothing was changed"
             )
-        self._cells, _ = ops.cp(self._cells, *known, *_range(p0, p1), self.memory)
+        self._change(after, what)
 
     def keep(self, seq_id: Whole) -> None:
         """Drop every other sequence (with streams: from this sequence's stream)."""
-        self._cells = ops.keep(self._cells, self._known(seq_id), self.memory)
+        self._cells = caches.keep(self._cells, self._known(seq_id), self.caches)
 
-    def add(self, seq_id: Whole, p0: Whole, p1: Whole, delta: Whole) -> None:
-        """Shift the positions in [p0, p1) of a sequence. Refused (for now): cached keys would have to be rotated."""
-        raise ValueError(
-            f"positions of sequence {self._known(seq_id)} can't be moved by {delta}: cached keys are not "
-            "rotated to new positions yet; nothing was changed"
-        )
+    def add(self, seq_id: Whole | Iterable[Whole], p0: Whole, p1: Whole, delta: Whole) -> None:
+        """Move the positions in [p0, p1) of a sequence by `delta`, or of several that share cells.
 
-    def div(self, seq_id: Whole, p0: Whole, p1: Whole, d: Whole) -> None:
-        """Divide the positions in [p0, p1) of a sequence. Refused (for now), as `add` is."""
-        raise ValueError(
-            f"positions of sequence {self._known(seq_id)} can't be divided by {d}: cached keys are not "
-            "rotated to new positions yet; nothing was changed"
-        )
+        A token whose position falls below 0 is dropped. Cached keys are rotated to their new positions before the
+        next decode. Refused with M-RoPE positions, for a cell that other sequences own too (it has one position),
+        and where a window can't go on at the new end.
+        """
+        seqs = self._set(seq_id)
+        bounds, by = _range(p0, p1), np.int32(as_integer(delta, "delta"))
+        what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be moved by {delta}"
+        self._check_movable(seqs, bounds, what)
+        if int(by) and int(self._ranges()[1].max()) + int(by) > MAX_POS:
+            raise ValueError(f"{what}: positions up to {MAX_POS} are possible; nothing was changed")
+        self._change(caches.add(self._cells, seqs, *bounds, by, self.caches), what)
+
+    def div(self, seq_id: Whole | Iterable[Whole], p0: Whole, p1: Whole, d: Whole) -> None:
+        """Divide the positions in [p0, p1) of a sequence, or of several, by `d` (rounded down); otherwise as `add`."""
+        seqs = self._set(seq_id)
+        bounds, by = _range(p0, p1), np.int32(as_integer(d, "the divisor"))
+        what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be divided by {d}"
+        if by < 1:
+            raise ValueError(f"{what}: a divisor of at least 1 is needed; nothing was changed")
+        self._check_movable(seqs, bounds, what)
+        self._change(caches.div(self._cells, seqs, *bounds, by, self.caches), what)
+
+    # -- how they are checked
+    # ------------------------------------------------------------------------------------------------------
+
+    def _removed(self, seq_id: Whole, p0: Whole, p1: Whole) -> AllCells:
+        every = as_integer(seq_id, "the sequence") == -1
+        seq = np.int32(-1) if every else self._known(seq_id)
+        return caches.rm(self._cells, seq, *_range(p0, p1), self.caches)
+
+    def _change(self, after: AllCells, what: str) -> None:
+        """Take over the cells after an operation, unless a sequence could go on before it and can't any more."""
+        stuck = self._stuck(after)
+        if stuck is not None:
+            raise ValueError(
+                f"{what}: the window of {self.caches[-1].n_swa} positions has given up what sequence {stuck} would "
+                "need to go on at its new end (swa_full=True keeps it); nothing was changed"
+            )
+        self._cells = after
+
+    def _stuck(self, after: AllCells) -> int | None:
+        if len(self.caches) == 1:
+            return None
+        lost = np.asarray(caches.can_go_on(self._cells, self.caches))
+        lost &= ~np.asarray(caches.can_go_on(after, self.caches))
+        return int(np.argmax(lost)) if lost.any() else None
+
+    def _check_movable(self, seqs: np.ndarray, bounds: tuple[np.int32, np.int32], what: str) -> None:
+        if not self.can_shift:
+            raise ValueError(
+                f"{what}: a token has {self.memory.n_pos} positions here (M-RoPE), one is needed; nothing was changed"
+            )
+        other = int(caches.outsider(self._cells, seqs, *bounds))
+        if other < self.memory.n_seq_max:
+            raise ValueError(
+                f"{what}: sequence {other} shares some of their cells, and a cell has one position; "
+                "all sequences that share them are needed in one call; nothing was changed"
+            )
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        return jax.device_get(ops.seq_ranges(self._cells, self.memory))
+        return jax.device_get(caches.seq_ranges(self._cells, self.caches))
+
+    def _set(self, seq_id: Whole | Iterable[Whole]) -> np.ndarray:
+        """The set words of one sequence or of several."""
+        ids = seq_id if isinstance(seq_id, Iterable) else [seq_id]
+        words = np.zeros(self.memory.n_words, np.uint32)
+        for number in map(self._known, ids):
+            words[number // 32] |= np.uint32(1) << np.uint32(number % 32)
+        return words
 
     def _known(self, seq_id: Whole) -> np.int32:
         number = as_integer(seq_id, "the sequence")

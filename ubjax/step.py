@@ -12,38 +12,65 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ubjax.config import MemoryConfig
 from ubjax.control import Staged
-from ubjax.memory.kv import KV
+from ubjax.memory.caches import AllCells, Caches
+from ubjax.memory.kv import KV, AllKV, copy_streams
 from ubjax.memory.mask import attention_mask, cell_valid
 from ubjax.models.attention import CellAccess
 from ubjax.models.decoder import Decoder
 from ubjax.typing import Array, Float
 
 
-def cell_access(staged: Staged, n_kv: int, memory: MemoryConfig) -> CellAccess:
-    """Where the staged rows keep their K and V and which of the first n_kv cells they see; pure, to be traced."""
+def cell_access(staged: Staged, n_kv: tuple[int, ...], caches: Caches) -> tuple[CellAccess, ...]:
+    """Where the staged rows keep their K and V and which of the first n_kv cells they see, for each cache; pure."""
     ubatch, bucket = staged.ubatch, staged.ubatch.bucket
     block = jnp.arange(bucket.n_rows, dtype=jnp.int32) // bucket.n_block_rows
-    stream = jnp.zeros_like(block) if memory.unified else staged.first_stream + block
-    return CellAccess(
-        slot=staged.slot,
-        stream=stream,
-        first_stream=staged.first_stream,
-        mask=attention_mask(staged.cells, ubatch, n_kv, memory, staged.first_stream),
-        valid=cell_valid(staged.cells, bucket.n_blocks, n_kv, memory, staged.first_stream),
+    stream = jnp.zeros_like(block) if caches[0].unified else staged.first_stream + block
+    return tuple(
+        CellAccess(
+            slot=slot,
+            stream=stream,
+            first_stream=staged.first_stream,
+            mask=attention_mask(cells, ubatch, n, config, staged.first_stream),
+            valid=cell_valid(cells, bucket.n_blocks, n, config, staged.first_stream),
+        )
+        for slot, cells, n, config in zip(staged.slot, staged.cells, n_kv, caches, strict=True)
     )
 
 
 @functools.cache
-def step_program(graphdef: nnx.GraphDef[Decoder], treedef: Any, memory: MemoryConfig) -> Callable[..., Any]:
+def step_program(graphdef: nnx.GraphDef[Decoder], treedef: Any, caches: Caches) -> Callable[..., Any]:
     """The jitted step of all models with this structure: (leaves, kv, staged) -> (logits [O, V], kv); kv is donated."""
 
-    def step(leaves: tuple[Array, ...], kv: KV, staged: Staged) -> tuple[jax.Array, KV]:
+    def step(leaves: tuple[Array, ...], kv: AllKV, staged: Staged) -> tuple[jax.Array, AllKV]:
         model = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
-        return model(staged.ubatch, kv, cell_access(staged, kv.n_cells, memory))
+        return model(staged.ubatch, kv, cell_access(staged, tuple(own.n_cells for own in kv), caches))
 
     return jax.jit(step, donate_argnums=1)
+
+
+@functools.cache
+def update_program(graphdef: nnx.GraphDef[Decoder], treedef: Any) -> Callable[..., Any]:
+    """The jitted `apply_updates` of all models with this structure; kv is donated."""
+
+    def update(leaves: tuple[Array, ...], kv: AllKV, cells: AllCells, n_copies: int, rotate: bool) -> AllKV:
+        model = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
+        return apply_updates(model, kv, cells, n_copies, rotate)
+
+    return jax.jit(update, donate_argnums=1, static_argnums=(3, 4))
+
+
+def apply_updates(model: Decoder, kv: AllKV, cells: AllCells, n_copies: int, rotate: bool) -> AllKV:
+    """Let K and V follow the cells: streams copied (pending seq_cp), then K rows rotated (seq_add, seq_div); pure.
+
+    n_copies: streams to copy, at most; rotate: whether rows have to be rotated (both as `memory.caches.pending`
+    says). Afterwards the cells are to be settled (`memory.caches.settle`).
+    """
+    if n_copies:
+        kv = tuple(copy_streams(own, of.src, n_copies) for own, of in zip(kv, cells, strict=True))
+    if rotate:
+        kv = model.shift_keys(kv, tuple(of.pos - of.k_pos for of in cells))
+    return kv
 
 
 class Step:
@@ -52,30 +79,38 @@ class Step:
     `program(leaves, kv, staged)` is the jitted function, to be lowered or put into a larger program.
     """
 
-    def __init__(self, model: Decoder, memory: MemoryConfig):
+    def __init__(self, model: Decoder, caches: Caches):
         graphdef, state = nnx.split(model)
         leaves, treedef = jax.tree.flatten(state)
         (self.device,) = leaves[0].devices()
         self.leaves = tuple(jax.device_put(leaves, self.device))
-        self.program = step_program(graphdef, treedef, memory)
-        self._memory, self._config = memory, model.config
+        self.program = step_program(graphdef, treedef, caches)
+        self.updates = update_program(graphdef, treedef)
+        self._caches, self._config = caches, model.config
 
-    def new_kv(self, n_cells: int, dtype: Any = jnp.float32) -> KV:
-        """Zeroed K/V of `n_cells` cells a stream on the model's device."""
+    def new_kv(self, n_cells: tuple[int, ...], dtype: Any = jnp.float32) -> AllKV:
+        """Zeroed K/V on the model's device, with `n_cells` cells a stream in each cache."""
         with jax.default_device(self.device):
-            kv = KV.zeros(
-                self._memory,
-                n_layers=self._config.n_layers,
-                n_cells=n_cells,
-                n_heads=self._config.n_kv_heads,
-                head_dim=self._config.head_dim,
-                dtype=dtype,
+            kv = tuple(
+                KV.zeros(
+                    config,
+                    n_layers=len(self._config.cache_layers(c)),
+                    n_cells=n,
+                    n_heads=self._config.n_kv_heads,
+                    head_dim=self._config.head_dim,
+                    dtype=dtype,
+                )
+                for c, (config, n) in enumerate(zip(self._caches, n_cells, strict=True))
             )
         return jax.device_put(kv, self.device)
 
-    def __call__(self, kv: KV, staged: Staged) -> tuple[Float[jax.Array, "O V"], KV]:
+    def __call__(self, kv: AllKV, staged: Staged) -> tuple[Float[jax.Array, "O V"], AllKV]:
         """Logits of the staged ubatch's output rows, and K/V with its rows; the given kv is gone afterwards."""
         # One program staged it all. Putting it where it already lies would cost a fourth of a millisecond.
-        if staged.slot.devices() != {self.device}:
+        if staged.first_stream.devices() != {self.device}:
             staged = jax.device_put(staged, self.device)
         return self.program(self.leaves, kv, staged)
+
+    def update(self, kv: AllKV, cells: AllCells, n_copies: int, rotate: bool) -> AllKV:
+        """`apply_updates` as one program; the given kv is gone afterwards."""
+        return self.updates(self.leaves, kv, jax.device_put(cells, self.device), n_copies, rotate)

@@ -56,11 +56,11 @@ def test_the_engine_runs_the_predicted_programs(unified):
     strategy = "simple" if unified else "equal"
     ladder = RectangleLadder.grid(buckets.n_blocks, buckets.n_rows)
     expected = collections.Counter()
-    for kind, times in count_ubatches(traffic, [N_UBATCH], strategy, buckets.n_kv)[N_UBATCH].items():
+    for kind, times in count_ubatches(traffic, [N_UBATCH], strategy, buckets.n_kv[0])[N_UBATCH].items():
         n_blocks, n_rows = ladder.pick(kind.n_seqs, kind.n_seq_tokens)
         outputs = pick_outputs(buckets.n_outputs, kind.n_outputs, n_blocks * n_rows)
         expected[f"{n_blocks}x{n_rows}|kv {kind.n_kv}|out {outputs}"] += times
     assert engine.usage.buckets == expected
-    report = account_padding(traffic, strategy, ladder, n_kv=buckets.n_kv, n_outputs=buckets.n_outputs)
+    report = account_padding(traffic, strategy, ladder, n_kv=buckets.n_kv[0], n_outputs=buckets.n_outputs)
     assert report.programs == len(expected) == count.functions["step"].compiled
     assert report.padded.tokens == engine.usage.rows and report.real.logits == engine.usage.outputs

@@ -27,7 +27,7 @@ def cells_of(config: MemoryConfig, streams, heads=None) -> Cells:
     cells = Cells.empty(config)
     for s, contents in enumerate(streams):
         for i, (pos, seqs) in contents.items():
-            cells.pos[s, i] = pos
+            cells.pos[s, i] = cells.k_pos[s, i] = pos
             for seq in [seqs] if isinstance(seqs, int) else seqs:
                 cells.seq[s, i, seq // 32] |= np.uint32(1) << np.uint32(seq % 32)
     if heads is not None:

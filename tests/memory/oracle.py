@@ -23,6 +23,7 @@ def masked(p0: int, p1: int, w: int, kind: SwaType) -> bool:
 @dataclasses.dataclass
 class Cell:
     pos: int = -1
+    k_pos: int = -1  # what the K row is rotated to
     shift: int = 0
     seqs: set[int] = dataclasses.field(default_factory=set)
     ext: tuple[int, int] = (0, 0)
@@ -36,7 +37,7 @@ class Cell:
         return True
 
     def clear(self) -> None:
-        self.pos, self.shift, self.seqs, self.ext = -1, 0, set(), (0, 0)
+        self.pos, self.k_pos, self.shift, self.seqs, self.ext = -1, -1, 0, set(), (0, 0)
 
 
 class Cache:
@@ -102,7 +103,7 @@ class Cache:
             for seq in cell.seqs:
                 lost[seq] = max(lost.get(seq, -1), cell.pos)
             cell.clear()
-            cell.pos, cell.seqs = pos, set(seqs)
+            cell.pos, cell.k_pos, cell.seqs = pos, pos, set(seqs)
         self.heads[stream] = slot[-1] + 1
         return lost
 
@@ -130,7 +131,7 @@ class Cache:
             slots.append(slot)
         for stream in self.streams:
             for cell in stream:
-                cell.shift = 0
+                cell.k_pos, cell.shift = cell.pos, 0
         self.src = list(range(len(self.streams)))
         return slots
 
@@ -203,7 +204,7 @@ class Cache:
         cells = Cells.empty(self.config)
         for s, stream in enumerate(self.streams):
             for i, cell in enumerate(stream):
-                cells.pos[s, i], cells.shift[s, i] = cell.pos, cell.shift
+                cells.pos[s, i], cells.k_pos[s, i], cells.shift[s, i] = cell.pos, cell.k_pos, cell.shift
                 for seq in cell.seqs:
                     cells.seq[s, i, seq // 32] |= np.uint32(1) << np.uint32(seq % 32)
         cells.head[:], cells.src[:] = self.heads, self.src

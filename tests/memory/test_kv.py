@@ -26,7 +26,7 @@ def test_sizes(dtype, size):
 def test_growing_keeps_the_rows():
     kv = zeros()
     rows = jnp.arange(80, dtype=jnp.float32).reshape(2, 2, 4, 5)
-    kv = KV(k=(rows, *kv.k[1:]), v=(*kv.v[:2], -rows))
+    kv = KV(k=(rows, *kv.k[1:]), v=(*kv.v[:2], -rows), n_cells=4)
     grown = grow(kv, 6)
     assert grown.n_cells == 6
     np.testing.assert_array_equal(grown.k[0][:, :, :4], rows)

@@ -110,15 +110,15 @@ def test_masks_see_the_cells_as_of_their_ubatch():
     config = MemoryConfig(n_cells=6, n_swa=4, swa_type=SwaType.STANDARD)
     cells = cells_of(config, [{i: (i + 2, 0) for i in range(6)}])
     batch = batch_of([(p, 0) for p in range(8, 12)], 1, 4)
-    prepared = init_batch(cells, batch, 2, config, max_rows=2)
+    prepared = init_batch((cells,), batch, 2, (config,), max_rows=2)
     seen = []
     for k in range(2):
-        cells = apply_slot(cells, batch, prepared.plan, prepared.slot, k, config)
+        cells = apply_slot(cells, batch, prepared.plan, prepared.slot[0], k, config)
         ubatch = take_ubatch(batch, prepared.plan, k, Bucket(n_blocks=1, n_block_rows=2, n_outputs=1))
         mask = np.asarray(attention_mask(cells, ubatch, 6, config))[0]
         seen += [sorted(np.asarray(cells.pos)[0, row].tolist()) for row in mask]
     assert seen == [[5, 6, 7, 8], [6, 7, 8, 9], [7, 8, 9, 10], [8, 9, 10, 11]]
-    assert 5 not in prepared.cells.pos[0].tolist()
+    assert 5 not in prepared.cells[0].pos[0].tolist()
 
 
 def test_one_ubatch_does_not_hide_what_its_rows_still_see():
@@ -126,10 +126,10 @@ def test_one_ubatch_does_not_hide_what_its_rows_still_see():
     config = MemoryConfig(n_cells=8, n_swa=4, swa_type=SwaType.STANDARD)
     cells = cells_of(config, [{i: (i, 0) for i in range(8)}])
     batch = batch_of([(p, 0) for p in range(8, 12)], 1, 4)
-    prepared = init_batch(cells, batch, 4, config, max_rows=4)
+    prepared = init_batch((cells,), batch, 4, (config,), max_rows=4)
     ubatch = take_ubatch(batch, prepared.plan, 0, Bucket(n_blocks=1, n_block_rows=4, n_outputs=1))
-    mask = np.asarray(attention_mask(prepared.cells, ubatch, 8, config))[0]
-    seen = [sorted(np.asarray(prepared.cells.pos)[0, row].tolist()) for row in mask]
+    mask = np.asarray(attention_mask(prepared.cells[0], ubatch, 8, config))[0]
+    seen = [sorted(np.asarray(prepared.cells[0].pos)[0, row].tolist()) for row in mask]
     assert seen == [[5, 6, 7, 8], [6, 7, 8, 9], [7, 8, 9, 10], [8, 9, 10, 11]]
 
 

@@ -69,13 +69,13 @@ def check_decode(cells, cache: Cache, wanted, n_ubatch):
     config = cache.config
     rows = continuing(cache, wanted)
     batch = batch_of(rows, S)
-    prepared = init_batch(cells, batch, n_ubatch, config, max_rows=5)
-    plan, slot, status = jax.device_get((prepared.plan, prepared.slot, prepared.status))
+    prepared = init_batch((cells,), batch, n_ubatch, (config,), max_rows=5)
+    plan, slot, status = jax.device_get((prepared.plan, prepared.slot[0], prepared.status))
     slots = cache.decode(list(ubatches_of(plan, rows, config.unified)))
     if slots is None:
         assert status.code == Reason.NO_SLOT and 0 <= status.found < status.needed
-        assert_same(prepared.cells, cells)
-        assert (slot == config.n_cells).all() and prepared.n_kv_needed == 0
+        assert_same(prepared.cells[0], cells)
+        assert (slot == config.n_cells).all() and prepared.n_kv_needed[0] == 0
         return cells
     assert status.code == Reason.OK
     flat = [index for sets in slots for stream in sets for index in stream]
@@ -83,7 +83,7 @@ def check_decode(cells, cache: Cache, wanted, n_ubatch):
     running = ops.settle(cells)
     for k in range(int(plan.n_ubatches)):
         running = apply_slot(running, batch, plan, slot, k, config)
-    assert_same(running, ops.settle(prepared.cells))
+    assert_same(running, ops.settle(prepared.cells[0]))
     return running
 
 

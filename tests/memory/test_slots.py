@@ -48,7 +48,7 @@ def test_find_slot_is_the_walk(config, data, heads, n, n_sets):
     cache.heads = heads[: config.n_streams]
     for s, stream in enumerate(cache.streams):
         for i, (pos, seqs) in enumerate(data.draw(st.lists(contents, min_size=C, max_size=C))):
-            stream[i] = Cell(pos, 0, set(seqs) if config.unified or pos < 0 else {s})
+            stream[i] = Cell(pos, pos, 0, set(seqs) if config.unified or pos < 0 else {s})
     if not config.unified:
         n = min(n, CAPACITY // n_sets)
     rows = rows_of([(p, s) for p in range(n) for s in range(1 if config.unified else n_sets)], config)

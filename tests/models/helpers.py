@@ -94,7 +94,7 @@ class Cache:
         self.config = model.config
         c = self.config
         empty = jnp.full((n_streams, c.n_kv_heads, n_cells, c.head_dim), jnp.nan, dtype)
-        self.kv = KV(k=(empty,) * c.n_layers, v=(empty,) * c.n_layers)
+        self.kv = (KV(k=(empty,) * c.n_layers, v=(empty,) * c.n_layers, n_cells=n_cells),)
         self.pos = np.full((n_streams, n_cells), -1)
         self.seq = np.full((n_streams, n_cells), -1)
 
@@ -133,7 +133,7 @@ class Cache:
             mask=mask.reshape(n_blocks, length, -1),
             valid=valid >= 0,
         )
-        logits, self.kv = call(*self.split, Ubatch(**fields, bucket=bucket), self.kv, access)
+        logits, self.kv = call(*self.split, Ubatch(**fields, bucket=bucket), self.kv, (access,))
         return np.asarray(logits)[: len(at)]
 
 

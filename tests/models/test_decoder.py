@@ -119,7 +119,7 @@ def test_only_the_slots_are_written(n_streams):
 def test_a_ubatch_of_padding_writes_nothing_and_stays_finite():
     cache = Cache(decoder(GROUPED))
     ubatch, access = padding(Bucket(n_blocks=1, n_block_rows=4, n_outputs=2), n_cells=16)
-    logits, kv = call(*cache.split, ubatch, cache.kv, access)
+    logits, kv = call(*cache.split, ubatch, cache.kv, (access,))
     assert logits.shape == (2, GROUPED.n_vocab) and np.isfinite(logits).all()
     assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(kv))
 
@@ -140,7 +140,7 @@ def test_embedding_rows_of_another_width_are_refused():
     cache = Cache(decoder(GROUPED))
     ubatch, access = padding(Bucket(n_blocks=1, n_block_rows=1, n_outputs=1), n_cells=16, width=5)
     with pytest.raises(ValueError, match="embedding rows have 5 values, the model needs 16"):
-        call(*cache.split, ubatch, cache.kv, access)
+        call(*cache.split, ubatch, cache.kv, (access,))
 
 
 def test_without_outputs_there_is_no_head():
@@ -148,7 +148,7 @@ def test_without_outputs_there_is_no_head():
 
     def head_products(n_outputs):
         ubatch, access = padding(Bucket(n_blocks=1, n_block_rows=2, n_outputs=n_outputs), n_cells=16)
-        lowered = call.lower(*cache.split, ubatch, cache.kv, access)
+        lowered = call.lower(*cache.split, ubatch, cache.kv, (access,))
         assert lowered.out_info[0].shape == (n_outputs, FULL.n_vocab)
         return len(re.findall(rf"dot_general .*-> tensor<{n_outputs}x{FULL.n_vocab}xf32>", lowered.as_text()))
 

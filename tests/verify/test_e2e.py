@@ -12,5 +12,5 @@ def test_smollm2_equals_llama_cpp():
     report = replay_e2e(data, "e2e_smollm2.json.gz")
     assert report.equal, str(report)
     assert report.rows == 260
-    assert report.left_out == ["cp_rm_keep_streams", "context_shift"]
+    assert report.left_out == []
     assert report.worst < 1e-4

@@ -1,9 +1,13 @@
 """Cells: what the K/V cache knows about its rows. Integers only; K and V live elsewhere.
 
-pos    [NS, C]     position, -1 in an empty cell          shift [NS, C]  pending shift of the K row, 0 in an empty cell
-seq    [NS, C, W]  set of sequences, 0 in an empty cell  ext  [NS, C, 2]  M-RoPE (y, x), 0 for text; width 0 when P = 1
-head   [NS]        where the search for a slot starts     src   [NS]  the stream whose K/V rows a stream is to
-                                                          take over before the next decode (itself: nothing pending)
+pos    [NS, C]     position, -1 in an empty cell          seq  [NS, C, W]  set of sequences, 0 in an empty cell
+k_pos  [NS, C]     position that the K row is rotated to  ext  [NS, C, 2]  M-RoPE (y, x), 0 for text; width 0 when P = 1
+shift  [NS, C]     llama.cpp's record of pending shifts, 0 in an empty cell
+head   [NS]        where the search for a slot starts
+src    [NS]        the stream whose K/V rows a stream is to take over before the next decode (itself: nothing pending)
+
+What a K row still has to be rotated by is pos - k_pos. `shift` is the same after additions, but llama.cpp records
+a division as old - new, which would rotate the wrong way: it is kept for comparison alone.
 """
 
 import numpy as np
@@ -15,9 +19,10 @@ from ubjax.typing import Array, Int32, UInt32
 
 @pytree
 class Cells:
-    """All cells of a cache; a cell is empty when its pos is -1 (then seq, shift and ext are 0)."""
+    """All cells of a cache; a cell is empty when its pos is -1 (then k_pos is -1, and seq, shift and ext are 0)."""
 
     pos: Int32[Array, "NS C"]
+    k_pos: Int32[Array, "NS C"]
     shift: Int32[Array, "NS C"]
     seq: UInt32[Array, "NS C W"]
     ext: Int32[Array, "NS C X"]
@@ -30,6 +35,7 @@ class Cells:
         ns, c = config.n_streams, config.n_cells
         return cls(
             pos=np.full((ns, c), -1, np.int32),
+            k_pos=np.full((ns, c), -1, np.int32),
             shift=np.zeros((ns, c), np.int32),
             seq=np.zeros((ns, c, config.n_words), np.uint32),
             ext=np.zeros((ns, c, 0 if config.n_pos == 1 else 2), np.int32),

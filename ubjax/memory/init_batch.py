@@ -3,6 +3,7 @@
 T rows a batch can hold, M rows of a window onto one ubatch.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -10,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ubjax.batch import Batch
-from ubjax.config import MemoryConfig
-from ubjax.memory.cells import Cells
+from ubjax.memory.caches import AllCells, Caches
 from ubjax.memory.prepare import prepare_after
 from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
@@ -26,57 +26,94 @@ from ubjax.typing import I32, Array, Int32, Scalar
 
 @pytree
 class Prepared:
-    """A batch that is ready to run, or the status that says why it isn't.
+    """A batch that is ready to run, or the status that says why it isn't; `slot`, `cells` and needs by cache.
 
     `slot` by place in plan.order, C at padding; `cells` after the last ubatch (the given ones, bit for bit,
     unless the status is OK); `n_kv_needed` cells that a step of this batch must attend at most.
     """
 
     plan: SplitPlan
-    slot: Int32[Array, " T"]
-    cells: Cells
-    n_kv_needed: I32
+    slot: tuple[Int32[Array, " T"], ...]
+    cells: AllCells
+    n_kv_needed: tuple[I32, ...]
     status: Status
 
 
 def init_batch(
-    cells: Cells,
+    cells: AllCells,
     batch: Batch,
     n_ubatch: Scalar,
-    config: MemoryConfig,
+    caches: Caches,
     *,
     max_rows: int,
     embd_all: bool = False,
 ) -> Prepared:
-    """Cut a valid batch and find the slots of all its ubatches, all or nothing.
+    """Cut a valid batch and find the slots of all its ubatches in every cache, all or nothing.
 
-    Unified: split_simple. Streams: split_equal, sequential; or split_seq with `embd_all` (static; embeddings
-    of every row, or a decode that is not causal). n_ubatch is data, `max_rows` its static bound: ubatches
+    Unified: split_simple; where a window cache can't hold that, split_equal, not sequential. Streams: split_equal,
+    sequential; or split_seq with `embd_all` (static; embeddings of every row, or a decode that is not causal).
+    n_ubatch is data, `max_rows` its static bound: ubatches
     have at most min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns
     the order of a sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's
     init_batch.
     """
-    # Two programs, so that a split is not compiled again for every size of cache.
-    plan, cut = _cut(batch, n_ubatch, config.unified, embd_all, max_rows)
-    window = np.int32(config.n_swa)
-    slot, after, n_kv, status = prepare_after(
-        cut, cells, batch, plan, window, any_size(config), max_rows=max_rows
-    )
-    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=n_kv, status=status)
+
+    def attempt(strategy: str) -> Prepared:
+        # Two programs, so that a split is not compiled again for every size of cache.
+        plan, cut = _cut(batch, n_ubatch, strategy, caches[0].unified, max_rows)
+        return _place(plan, cut, cells, batch, caches, max_rows)
+
+    if not caches[0].unified:
+        return attempt("seq" if embd_all else "equal")
+    first = attempt("simple")
+    if len(caches) == 1:
+        return first
+
+    def again() -> Prepared:
+        second = attempt("equal")
+        return jax.tree.map(lambda new, old: jnp.where(second.status.code == 0, new, old), second, first)
+
+    return jax.lax.cond(first.status.code == Reason.NO_SLOT, again, lambda: first)
 
 
-@partial(jax.jit, static_argnames=("unified", "embd_all", "max_rows"))
+def _place(
+    plan: SplitPlan, cut: Status, cells: AllCells, batch: Batch, caches: Caches, max_rows: int
+) -> Prepared:
+    """Slots of a plan in every cache, or in none."""
+    slots, after, needs, status = [], [], [], cut
+    for own, config in zip(cells, caches, strict=True):
+        slot, new, n_kv, status = prepare_after(
+            status, own, batch, plan, np.int32(config.n_swa), any_size(config), max_rows=max_rows
+        )
+        slots.append(slot)
+        after.append(new)
+        needs.append(n_kv)
+    ok = status.code == 0
+    nowhere = tuple(jnp.full_like(slot, c.n_cells) for slot, c in zip(slots, caches, strict=True))
+    none = jax.tree.map(jnp.asarray, (nowhere, cells, tuple(jnp.zeros_like(n) for n in needs)))
+    found = (tuple(slots), tuple(after), tuple(needs))
+    slot, after, needs = jax.tree.map(lambda new, old: jnp.where(ok, new, old), found, none)
+    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=needs, status=status)
+
+
+@partial(jax.jit, static_argnames=("strategy", "unified", "max_rows"))
 def _cut(
-    batch: Batch, n_ubatch: Scalar, unified: bool, embd_all: bool, max_rows: int
+    batch: Batch, n_ubatch: Scalar, strategy: str, unified: bool, max_rows: int
 ) -> tuple[SplitPlan, Status]:
     """The plan, and SPLIT_FAILED with the first token that has no ubatch to go into unless all of them have."""
     n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
-    if unified:
-        plan = split_simple(batch, n_ubatch)
-    elif embd_all:
-        plan = split_seq(batch, n_ubatch)
-    else:
-        plan = split_equal(batch, n_ubatch, sequential=True)
+    match strategy:
+        case "simple":
+            plan = split_simple(batch, n_ubatch)
+        case "seq":
+            plan = split_seq(batch, n_ubatch)
+        case _:
+            plan = split_equal(batch, n_ubatch, sequential=not unified)
+    if (
+        unified and strategy == "equal"
+    ):  # all rows attend the one stream: to the step they are rows, not rectangles
+        counts = jnp.diff(plan.offset)
+        plan = dataclasses.replace(plan, n_seqs=counts, equal_seqs=jnp.zeros_like(plan.equal_seqs))
     T, n_tokens = batch.token.shape[0], jnp.asarray(batch.n_tokens)
     placed = jnp.zeros(T, bool).at[plan.order].set(True, mode="drop")
     if not unified:

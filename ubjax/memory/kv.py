@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 
 from ubjax.config import MemoryConfig
-from ubjax.pytree import pytree
-from ubjax.typing import Array, Float
+from ubjax.pytree import pytree, static
+from ubjax.typing import Array, Float, Int32
 
 
 @pytree
 class KV:
-    """K and V of every layer, each [NS, Hk, Ckv, D]."""
+    """K and V of every layer of one cache, each [NS, Hk, Ckv, D]."""
 
     k: tuple[Float[Array, "NS Hk Ckv D"], ...]
     v: tuple[Float[Array, "NS Hk Ckv D"], ...]
+    n_cells: int = static()  # Ckv, which a cache without layers has as well
 
     @classmethod
     def zeros(
@@ -45,17 +46,30 @@ class KV:
         return cls(
             k=tuple(jnp.zeros(shape, dtype) for _ in range(n_layers)),
             v=tuple(jnp.zeros(shape, dtype) for _ in range(n_layers)),
+            n_cells=n_cells,
         )
-
-    @property
-    def n_cells(self) -> int:
-        """Ckv."""
-        return self.k[0].shape[2]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays together."""
         return sum(leaf.nbytes for leaf in (*self.k, *self.v))
+
+
+AllKV = tuple[KV, ...]  # one for each cache
+
+
+@partial(jax.jit, static_argnames="n_copies")
+def copy_streams(kv: KV, src: Int32[Array, " NS"], n_copies: int) -> KV:
+    """Every stream s with src[s] != s takes over the K and V rows of stream src[s], as they were before.
+
+    n_copies (static): how many such streams there are, at most.
+    """
+    src = jnp.asarray(src)
+    streams = jnp.arange(src.shape[0], dtype=jnp.int32)
+    (to,) = jnp.nonzero(src != streams, size=n_copies, fill_value=src.shape[0])
+    of = src.at[to].get(mode="clip")
+    k, v = jax.tree.map(lambda rows: rows.at[to].set(rows[of], mode="drop"), (kv.k, kv.v))
+    return KV(k=k, v=v, n_cells=kv.n_cells)
 
 
 @partial(jax.jit, static_argnames="n_cells")
@@ -67,4 +81,6 @@ def grow(kv: KV, n_cells: int) -> KV:
     """
     if n_cells < kv.n_cells:
         raise ValueError(f"K/V holds {kv.n_cells} cells a stream, {n_cells} would not hold them")
-    return jax.tree.map(lambda rows: jnp.pad(rows, ((0, 0), (0, 0), (0, n_cells - kv.n_cells), (0, 0))), kv)
+    behind = ((0, 0), (0, 0), (0, n_cells - kv.n_cells), (0, 0))
+    k, v = jax.tree.map(lambda rows: jnp.pad(rows, behind), (kv.k, kv.v))
+    return KV(k=k, v=v, n_cells=n_cells)

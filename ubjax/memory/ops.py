@@ -112,6 +112,7 @@ def empty_where(cells: Cells, emptied: Bool[Array, "NS C"]) -> Cells:
     return dataclasses.replace(
         cells,
         pos=jnp.where(emptied, -1, cells.pos),
+        k_pos=jnp.where(emptied, -1, cells.k_pos),
         shift=jnp.where(emptied, 0, cells.shift),
         seq=jnp.where(emptied[..., None], jnp.uint32(0), cells.seq),
         ext=jnp.where(emptied[..., None], 0, cells.ext),
@@ -182,6 +183,7 @@ def cp(
 
     cells = Cells(
         pos=copied(cells.pos, jnp.where(held, jnp.asarray(cells.pos)[row], -1)),
+        k_pos=copied(cells.k_pos, jnp.where(held, jnp.asarray(cells.k_pos)[row], -1)),
         shift=copied(cells.shift, jnp.where(held, jnp.asarray(cells.shift)[row], 0)),
         seq=copied(cells.seq, jnp.where(held[:, None], alone[None], jnp.uint32(0))),
         ext=copied(cells.ext, jnp.where(held[:, None], jnp.asarray(cells.ext)[row], 0)),
@@ -204,23 +206,30 @@ def keep(cells: Cells, seq: Scalar, config: MemoryConfig) -> Cells:
 
 @partial(jax.jit, static_argnames="config")
 def add(cells: Cells, seq: Scalar, p0: Scalar, p1: Scalar, delta: Scalar, config: MemoryConfig) -> Cells:
-    """Move a sequence's positions [p0, p1) by `delta`; the pending shifts of their K rows take it up.
+    """Move a sequence's positions [p0, p1) by `delta`; their K rows have to follow before the next decode.
 
     A cell whose position falls below 0 is emptied; the head goes to the first such cell, else to 0. A cell
     has one position for all its sequences. Raises ValueError (before tracing) for M-RoPE positions.
     """
+    return add_all(cells, set_of(jnp.asarray(seq, jnp.int32), config.n_words), p0, p1, delta, config)
+
+
+@partial(jax.jit, static_argnames="config")
+def add_all(
+    cells: Cells, seqs: UInt32[Array, " W"], p0: Scalar, p1: Scalar, delta: Scalar, config: MemoryConfig
+) -> Cells:
+    """`add` for a set of sequences at once: a cell that several of them share moves once."""
     _check_one_position(config)
-    member = _members(cells, seq, p0, p1, config) & (jnp.asarray(delta) != 0)
+    member = owned(cells, seqs, p0, p1) & (jnp.asarray(delta) != 0)
     moved = jnp.asarray(cells.pos) + delta
     emptied = member & (moved < 0)
     acts = (jnp.asarray(delta) != 0) & (jnp.maximum(p0, 0) != p1)
-    here = acts & (jnp.arange(config.n_streams, dtype=jnp.int32) == stream_of(seq, config))
     start = _first_index(emptied) % config.n_cells
     cells = dataclasses.replace(
         cells,
         pos=jnp.where(member, moved, cells.pos),
         shift=jnp.where(member, cells.shift + delta, cells.shift),
-        head=jnp.where(here, start, cells.head),
+        head=jnp.where(acts & _streams_of(seqs, config), start, cells.head),
     )
     return empty_where(cells, emptied)
 
@@ -229,13 +238,34 @@ def add(cells: Cells, seq: Scalar, p0: Scalar, p1: Scalar, delta: Scalar, config
 def div(cells: Cells, seq: Scalar, p0: Scalar, p1: Scalar, divisor: Scalar, config: MemoryConfig) -> Cells:
     """Divide a sequence's positions [p0, p1) by `divisor` (rounded down; nothing happens below 2).
 
-    The pending shift takes up old - new. Raises ValueError (before tracing) for M-RoPE positions.
+    `shift` takes up old - new, as llama.cpp records it. Raises ValueError (before tracing) for M-RoPE positions.
     """
+    return div_all(cells, set_of(jnp.asarray(seq, jnp.int32), config.n_words), p0, p1, divisor, config)
+
+
+@partial(jax.jit, static_argnames="config")
+def div_all(
+    cells: Cells, seqs: UInt32[Array, " W"], p0: Scalar, p1: Scalar, divisor: Scalar, config: MemoryConfig
+) -> Cells:
+    """`div` for a set of sequences at once."""
     _check_one_position(config)
-    member = _members(cells, seq, p0, p1, config) & (jnp.asarray(divisor) > 1)
+    member = owned(cells, seqs, p0, p1) & (jnp.asarray(divisor) > 1)
     old = jnp.asarray(cells.pos)
     new = jnp.where(member, old // jnp.maximum(divisor, 1), old)
     return dataclasses.replace(cells, pos=new, shift=cells.shift + old - new)
+
+
+def owned(cells: Cells, seqs: UInt32[Array, " W"], p0: Scalar, p1: Scalar) -> Bool[jax.Array, "NS C"]:
+    """The cells that any of a set of sequences holds, with a position in [p0, p1)."""
+    shared = jnp.asarray(cells.seq) & jnp.asarray(seqs)[None, None]
+    return jnp.any(shared != 0, axis=-1) & _in_range(jnp.asarray(cells.pos), p0, p1)
+
+
+def _streams_of(seqs: jax.Array, config: MemoryConfig) -> jax.Array:
+    """[NS]: the streams of a set of sequences."""
+    ids = jnp.arange(config.n_seq_max, dtype=jnp.uint32)
+    inside = (jnp.asarray(seqs)[ids // 32] >> (ids % 32)) & 1 != 0
+    return jnp.any(inside, keepdims=True) if config.unified else inside
 
 
 def _check_one_position(config: MemoryConfig) -> None:
@@ -254,4 +284,6 @@ def clear(cells: Cells) -> Cells:
 def settle(cells: Cells) -> Cells:
     """The cells once K and V have followed: no pending shift, every stream its own source."""
     streams = jnp.arange(cells.src.shape[0], dtype=jnp.int32)
-    return dataclasses.replace(cells, shift=jnp.zeros_like(cells.shift), src=streams)
+    return dataclasses.replace(
+        cells, k_pos=jnp.asarray(cells.pos), shift=jnp.zeros_like(cells.shift), src=streams
+    )

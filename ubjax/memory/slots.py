@@ -188,12 +188,14 @@ def apply(cells: Cells, rows: Rows, index: Int32[Array, " M"], config: MemoryCon
     llama.cpp's apply_ubatch.
     """
     index = jnp.asarray(index)
-    pos, shift, seq, ext, head = map(jnp.asarray, (cells.pos, cells.shift, cells.seq, cells.ext, cells.head))
+    pos, k_pos, shift = map(jnp.asarray, (cells.pos, cells.k_pos, cells.shift))
+    seq, ext, head = map(jnp.asarray, (cells.seq, cells.ext, cells.head))
     at = (rows.stream, index)
     is_last = (rows.rank == rows.n_rows - 1) & (index < config.n_cells)
     written = dataclasses.replace(
         cells,
         pos=pos.at[at].set(rows.pos[0], mode="drop"),
+        k_pos=k_pos.at[at].set(rows.pos[0], mode="drop"),
         shift=shift.at[at].set(0, mode="drop"),
         seq=seq.at[at].set(rows.seq, mode="drop"),
         head=head.at[jnp.where(is_last, rows.stream, config.n_streams)].set(index + 1, mode="drop"),

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ubjax.config import SwaType
+
 ARCHITECTURES = ("llama",)
 # Projections that may have a bias, by llama.cpp's names.
 BIASED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -16,7 +18,8 @@ class DecoderConfig:
 
     `rope_dim` values of a head of `head_dim` are rotated, by angles of base `rope_theta`, divided by learned factors
     if `rope_factors`. `tie_embeddings`: the head is the embedding table. `biases`: the projections that have one.
-    `n_ctx_train` is in tokens. Raises ValueError for sizes that can't be.
+    `n_ctx_train` is in tokens. The layers marked in `swa_layers` see `n_swa` positions (see `SwaType`).
+    Raises ValueError for sizes that can't be.
     """
 
     architecture: str = "llama"
@@ -34,6 +37,9 @@ class DecoderConfig:
     norm_eps: float = 1e-5
     tie_embeddings: bool = False
     biases: tuple[str, ...] = ()
+    n_swa: int = 0
+    swa_type: SwaType = SwaType.NONE
+    swa_layers: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -42,7 +48,7 @@ class DecoderConfig:
             )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and value < 1:
+            if field.type is int and value < 1 and field.name != "n_swa":
                 raise ValueError(f"{field.name} is {value}, at least 1 is needed")
             if field.type is float and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{field.name} is {value}, a finite number above 0 is needed")
@@ -57,6 +63,35 @@ class DecoderConfig:
         for name in self.biases:
             if name not in BIASED:
                 raise ValueError(f"{name!r} has no bias, one of {', '.join(BIASED)} is needed")
+
+        if self.swa_layers and len(self.swa_layers) != self.n_layers:
+            raise ValueError(
+                f"swa_layers has {len(self.swa_layers)} entries, one for each of {self.n_layers} is needed"
+            )
+        if any(self.swa_layers) != (self.swa_type is not SwaType.NONE) or (self.n_swa > 0) != any(
+            self.swa_layers
+        ):
+            raise ValueError(
+                f"n_swa is {self.n_swa} with window type {self.swa_type.value} and {sum(self.swa_layers)} layers of "
+                "it: all or none are needed"
+            )
+
+    @property
+    def n_caches(self) -> int:
+        """1, or 2 when some layers attend through a window: a full cache and a window cache."""
+        return 2 if any(self.swa_layers) else 1
+
+    def cache_layers(self, cache: int) -> tuple[int, ...]:
+        """The layers whose K and V are in a cache (0: full, 1: window), in order."""
+        return tuple(
+            i for i in range(self.n_layers) if (bool(self.swa_layers) and self.swa_layers[i]) == (cache == 1)
+        )
+
+    @property
+    def layer_places(self) -> tuple[tuple[int, int], ...]:
+        """For each layer its cache and its place among that cache's layers."""
+        where = {i: (c, place) for c in range(2) for place, i in enumerate(self.cache_layers(c))}
+        return tuple(where[i] for i in range(self.n_layers))
 
     @property
     def n_groups(self) -> int:

@@ -12,13 +12,13 @@ import numpy as np
 from flax import nnx
 
 from ubjax.batch import ROW_ID
-from ubjax.memory.kv import KV
+from ubjax.memory.kv import KV, AllKV
 from ubjax.models.attention import Attention, CellAccess
 from ubjax.models.config import DecoderConfig
 from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear, random_matrix
-from ubjax.models.rope import Rotation, rotation
+from ubjax.models.rope import Rotation, rotate, rotation
 from ubjax.models.weights import fill_weights
-from ubjax.typing import Array, Float
+from ubjax.typing import Array, Float, Int32
 from ubjax.ubatch import Ubatch
 
 
@@ -83,20 +83,45 @@ class Decoder(nnx.Module):
         fill_weights(model, config, weights)
         return model
 
-    def __call__(self, ubatch: Ubatch, kv: KV, access: CellAccess) -> tuple[Float[jax.Array, "O V"], KV]:
+    def __call__(
+        self, ubatch: Ubatch, kv: AllKV, access: tuple[CellAccess, ...]
+    ) -> tuple[Float[jax.Array, "O V"], AllKV]:
         """Logits of the output rows (ubatch.out_rows; what padding gets is undefined but finite) and the new K/V.
 
+        K/V and access are those of each cache, K/V with the cache's layers in order.
         Raises ValueError (before tracing) when rows of embeddings have another width than the model.
         """
         x = self._embed(ubatch)
         factors = None if self.rope_factors is None else self.rope_factors[...]
         at = rotation(jnp.asarray(ubatch.pos)[0], self.config.rope_dim, self.config.rope_theta, factors)
-        ks, vs = [], []
-        for layer, k, v in zip(self.layers, kv.k, kv.v, strict=True):
-            x, k, v = layer(x, k, v, access, at)
-            ks.append(k)
-            vs.append(v)
-        return self._logits(x, ubatch), KV(k=tuple(ks), v=tuple(vs))
+        ks, vs = [list(own.k) for own in kv], [list(own.v) for own in kv]
+        for layer, (cache, i) in zip(self.layers, self.config.layer_places, strict=True):
+            x, ks[cache][i], vs[cache][i] = layer(x, ks[cache][i], vs[cache][i], access[cache], at)
+        return self._logits(x, ubatch), tuple(
+            KV(k=tuple(k), v=tuple(v), n_cells=own.n_cells) for k, v, own in zip(ks, vs, kv, strict=True)
+        )
+
+    def shift_keys(self, kv: AllKV, shift: tuple[Int32[Array, "NS C"], ...]) -> AllKV:
+        """K/V with the K rows of every cell rotated on by its shift, those with shift 0 untouched bit for bit.
+
+        A K row computed at position p becomes that of position p + shift. K may hold fewer cells than C.
+        """
+        factors = None if self.rope_factors is None else self.rope_factors[...]
+
+        def shifted(k: Float[Array, "NS Hk Ckv D"], by: Int32[Array, "NS C"]) -> jax.Array:
+            n_streams, n_heads, n_cells, width = k.shape
+            by = by[:, :n_cells].reshape(-1)
+            at = rotation(by, self.config.rope_dim, self.config.rope_theta, factors)
+            rows = k.transpose(0, 2, 1, 3).reshape(-1, n_heads, width)
+            rows = jnp.where(
+                (by != 0)[:, None, None], rotate(rows.astype(jnp.float32), at).astype(k.dtype), rows
+            )
+            return rows.reshape(n_streams, n_cells, n_heads, width).transpose(0, 2, 1, 3)
+
+        return tuple(
+            KV(k=tuple(shifted(k, by) for k in own.k), v=own.v, n_cells=own.n_cells)
+            for own, by in zip(kv, shift, strict=True)
+        )
 
     def _embed(self, ubatch: Ubatch) -> Float[jax.Array, "R E"]:
         """Rows with an id are looked up, the others are taken as they are."""

@@ -26,30 +26,18 @@ def replay_e2e(
 ) -> Report:
     """Replay a file of scenarios with a model; rows are operations, output rows and tokenized texts.
 
-    n_ubatch: overrides that of the scenarios (the logits must not depend on it). Scenarios with operations
-    that the engine refuses are left out and named in the report.
+    n_ubatch: overrides that of the scenarios (the logits must not depend on it).
     """
     report = Report(name)
     decoder, tokenizer = load_model(model)
     for text, ids in data["tokenize"].items():
         report.check(f"tokenize {text!r}", {"ids": tokenizer.encode(text)}, {"ids": ids})
     for scenario in data["scenarios"]:
-        if _unsupported(scenario):
-            report.left_out.append(scenario["name"])
-            continue
-        sizes = {k: v for k, v in scenario["ctx"].items() if k != "swa_full"}
-        if n_ubatch is not None:
-            sizes["n_ubatch"] = n_ubatch
+        sizes = scenario["ctx"] | ({} if n_ubatch is None else {"n_ubatch": n_ubatch})
         engine = Engine(decoder, tokenizer, EngineConfig(**sizes))
         for i, op in enumerate(scenario["ops"]):
             _replay_op(engine, op, f"{scenario['name']} op {i}", report)
     return report
-
-
-def _unsupported(scenario: Mapping[str, Any]) -> bool:
-    """Position shifts, and copies between streams."""
-    ops = {op["op"] for op in scenario["ops"]}
-    return bool(ops & {"add", "div"}) or ("cp" in ops and not scenario["ctx"]["kv_unified"])
 
 
 def _replay_op(engine: Engine, op: Mapping[str, Any], where: str, report: Report) -> None:
@@ -59,7 +47,7 @@ def _replay_op(engine: Engine, op: Mapping[str, Any], where: str, report: Report
         case "pos":
             ranges = [[engine.pos_min(s), engine.pos_max(s)] for s in range(engine.memory.n_seq_max)]
             report.check(where, {"pos": ranges}, {"pos": op["ret"]})
-        case "rm" | "cp" | "keep" as kind:
+        case "rm" | "cp" | "keep" | "add" as kind:
             getattr(engine, kind)(*op["args"])
         case other:
             raise ValueError(f"{where}: unknown operation {other!r}")

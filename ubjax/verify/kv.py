@@ -80,12 +80,12 @@ class _Cache:
         invalid = validate(batch, *ops.seq_ranges(self.cells, self.windowless), self.batch_config)
         if int(invalid.code) != Reason.OK:
             return {"status": "invalid"}
-        prepared = init_batch(self.cells, batch, op["n_ubatch"], self.config, max_rows=self.max_rows)
+        prepared = init_batch((self.cells,), batch, op["n_ubatch"], (self.config,), max_rows=self.max_rows)
         code = int(prepared.status.code)
         if code != Reason.OK:
-            self.cells = prepared.cells
+            (self.cells,) = prepared.cells
             return {"status": "no_slot" if code == Reason.NO_SLOT else sentence(prepared.status)}
-        self.cells = ops.settle(prepared.cells)
+        self.cells = ops.settle(prepared.cells[0])
         return {"status": "ok", "slots": _slots(jax.device_get(prepared), batch, self.config)}
 
     def state(self, *, shifts: bool) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _slots(prepared: Prepared, batch: Batch, config: MemoryConfig) -> list[dict[
     plan, slots = prepared.plan, []
     for k in range(int(plan.n_ubatches)):
         places = slice(int(plan.offset[k]), int(plan.offset[k + 1]))
-        rows, cells = plan.order[places], prepared.slot[places]
+        rows, cells = plan.order[places], prepared.slot[0][places]
         n_sets = 1 if config.unified else int(plan.n_seqs[k])
         sets = np.split(rows, n_sets)
         slots.append(
