@@ -143,8 +143,8 @@ class Sequences(abc.ABC):
     def _stuck(self, after: AllCells) -> int | None:
         if len(self.caches) == 1:
             return None
-        lost = np.asarray(caches.can_go_on(self._cells, self.caches))
-        lost &= ~np.asarray(caches.can_go_on(after, self.caches))
+        could, can = (np.asarray(caches.can_go_on(cells, self.caches)) for cells in (self._cells, after))
+        lost = could & ~can
         return int(np.argmax(lost)) if lost.any() else None
 
     def _check_movable(self, seqs: np.ndarray, bounds: tuple[np.int32, np.int32], what: str) -> None:
