@@ -69,7 +69,11 @@ def execute(args: argparse.Namespace) -> int:
         plans = {name: STRATEGIES[name](given.batch, args.n_ubatch, args.keep_tail) for name in names}
         host = BatchView.of(given.batch)
     buckets = Buckets.default(
-        n_batch=given.batch.capacity, n_ubatch=args.n_ubatch, n_streams=given.n_seq_max, n_cells=(1,), kv_pad=1
+        n_batch=given.batch.capacity,
+        n_ubatch=args.n_ubatch,
+        n_streams=given.n_seq_max,
+        n_cells=(1,),
+        kv_pad=1,
     )
     views = {name: PlanView(host, plan, buckets) for name, plan in plans.items()}
     ink = Ink.of(terminal=sys.stdout.isatty(), encoding=sys.stdout.encoding or "ascii", environ=os.environ)

@@ -8,7 +8,13 @@ import jax
 
 from ubjax.verify import replay_file
 
-GOLDEN = ("split.jsonl.gz", "split_large.jsonl.gz", "kv.jsonl.gz", "e2e_smollm2.json.gz")
+GOLDEN = (
+    "split.jsonl.gz",
+    "split_large.jsonl.gz",
+    "kv.jsonl.gz",
+    "e2e_smollm2.json.gz",
+    "e2e_gemma3.json.gz",
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -21,7 +27,11 @@ def add_parser(commands: Any) -> None:
         type=Path,
         help="golden files (default: those in tests/golden of the checkout)",
     )
-    parser.add_argument("--model", default="smollm2", help="the model of end-to-end files (default smollm2)")
+    parser.add_argument(
+        "--model", help="the model of end-to-end files (default: the installed package of each)"
+    )
+    parser.add_argument("--n-ubatch", type=int, help="instead of that of the end-to-end scenarios")
+    parser.add_argument("--swa-full", action="store_true", help="window caches as large as full ones")
     parser.set_defaults(execute=execute)
 
 
@@ -30,9 +40,11 @@ def execute(args: argparse.Namespace) -> int:
     files = args.files or _default_files()
     device = jax.devices()[0]
     print(f"on {device.platform} ({device.device_kind}), jax {jax.__version__}")
+    sizes = {"swa_full": True} if args.swa_full else {}
+    sizes |= {} if args.n_ubatch is None else {"n_ubatch": args.n_ubatch}
     reports = []
     for path in files:
-        report = replay_file(path, model=args.model)
+        report = replay_file(path, model=args.model, **sizes)
         print(report, flush=True)
         reports.append(report)
     return 0 if all(report.equal for report in reports) else 1

@@ -14,8 +14,10 @@ from ubjax.verify.split import replay_split
 __all__ = ["Report", "replay_e2e", "replay_file", "replay_kv", "replay_split"]
 
 
-def replay_file(path: Path, model: str = "smollm2") -> Report:
+def replay_file(path: Path, model: str | None = None, **sizes: Any) -> Report:
     """Replay one golden file (.json or .jsonl, gzipped or not); what it holds is seen from its keys.
+
+    model and sizes are for end-to-end files, see `replay_e2e`.
 
     Raises ValueError when the file can't be read or is no golden file.
     """
@@ -23,7 +25,7 @@ def replay_file(path: Path, model: str = "smollm2") -> Report:
     keys = _keys(data)
     try:
         if "scenarios" in keys:
-            return replay_e2e(data, path.name, model)
+            return replay_e2e(data, path.name, model, **sizes)
         if keys & {"splits", "tokens"}:
             return replay_split(data, path.name)
         if "ops" in keys:

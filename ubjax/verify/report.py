@@ -10,8 +10,7 @@ class Report:
     """Counts of one replayed file.
 
     A row is one answer of the golden file: a split, a cache operation, a row of logits.
-    `worst` is the largest absolute difference of a logit; `left_out` names what the library refuses to do
-    yet.
+    `worst` is the largest absolute difference of a logit.
     """
 
     name: str
@@ -19,7 +18,6 @@ class Report:
     different: int = 0
     first: dict[str, str] = dataclasses.field(default_factory=dict)
     worst: float = 0.0
-    left_out: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -38,6 +36,4 @@ class Report:
         head = f"{self.name}: {self.rows} rows checked, {self.rows - self.different} equal, {self.different} different"
         if self.worst:
             head += f"; largest difference of a logit {self.worst:.1e}"
-        if self.left_out:
-            head += f"; left out: {', '.join(self.left_out)}"
         return "\n".join([head, *(f"  {line}" for line in self.first.values())])
