@@ -23,7 +23,7 @@ FLOORS = (
     {"ubatch"},
     {"memory", "outputs", "usage"},
     {"models", "control", "sequences"},
-    {"step", "loaders", "analysis"},
+    {"step", "loaders", "analysis", "prefixes"},
     {"decode_loop", "generate", "viz", "scheduling"},
     {"engine"},
     {"verify"},

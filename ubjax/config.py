@@ -112,7 +112,9 @@ class EngineConfig:
     n_seq_max, rounded up again. None: the context that the model was trained with. n_batch: tokens of one
     decode, cut to n_ctx. n_ubatch: rows of one ubatch, cut to n_batch. kv_unified: one stream of cells for
     all sequences, else one per sequence. swa_full: the window cache of a model with sliding windows is as large as the
-    full one (sequences can then go on from any position). kv_dtype: "float32", "bfloat16" or "float16".
+    full one (sequences can then go on from any position). prefix_cache: what `generate` has finished keeps its cells
+    until they are needed, and a prompt starts from what begins most alike. kv_dtype: "float32", "bfloat16" or
+    "float16".
     """
 
     n_ctx: Whole | None = None
@@ -121,6 +123,7 @@ class EngineConfig:
     n_seq_max: Whole = 1
     kv_unified: Choice = False
     swa_full: Choice = False
+    prefix_cache: Choice = False
     kv_dtype: Text = "float32"
     kv_pad: Whole = 256
 
@@ -133,7 +136,7 @@ class EngineConfig:
             raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
         if (self.n_ctx or 0) > MAX_CELLS:
             raise ValueError(f"n_ctx is {self.n_ctx}, at most {MAX_CELLS} is possible")
-        for name in ("kv_unified", "swa_full"):
+        for name in ("kv_unified", "swa_full", "prefix_cache"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}, True or False is needed")
         check_dtype("kv_dtype", self.kv_dtype)

@@ -28,8 +28,8 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
+from ubjax.prefixes import Prefixes
 from ubjax.pytree import unpack
-from ubjax.sequences import Sequences
 from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
@@ -37,7 +37,7 @@ from ubjax.usage import Usage
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
-class Engine(Sequences):
+class Engine(Prefixes):
     """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
@@ -72,6 +72,7 @@ class Engine(Sequences):
             n_cells=tuple(cache.n_cells for cache in self.caches),
             kv_pad=config.kv_pad,
         )
+        self.prefix_cache = config.prefix_cache
         self.usage = Usage()
         self._step = Step(model, self.caches)
         self._kv_dtype = config.kv_dtype
@@ -80,6 +81,7 @@ class Engine(Sequences):
 
     def clear(self) -> None:
         """Empty the cache; K/V goes back to the smallest bucket."""
+        self._kept = {}
         self._cells: AllCells = jax.device_put(caches.empty(self.caches), self._control)
         self._kv: AllKV = self._step.new_kv(
             tuple(ladder.sizes[0] for ladder in self.buckets.n_kv), self._kv_dtype
@@ -119,12 +121,16 @@ class Engine(Sequences):
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
         batch = self._fitted(batch)
-        prepared, packed = plan_decode(
-            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.caches, self.n_ubatch
-        )
-        wanted = (prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING)
-        plan, status, n_kv, (rotate, n_copies) = unpack(np.asarray(packed), wanted)
-        raise_if_error(status, self._no_slot_detail(status))
+        cells, kept = self._cells, self._kept.copy()
+        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
+        while int(status.code) == Reason.NO_SLOT and self._kept:
+            self._evict()
+            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
+        if int(status.code) != Reason.OK:
+            self._cells, self._kept = cells, kept
+            raise_if_error(status, self._no_slot_detail(status))
+        if self._kept:
+            self._touched(seq for seq in self.kept() if np.any(batch.seq & self._set([seq])))
         self._grow(n_kv)
         if rotate or n_copies:
             self._update(int(n_copies), bool(rotate))
@@ -142,6 +148,14 @@ class Engine(Sequences):
             self._count(bucket, len(rows), len(out_ids[k]))
         self.usage.decodes += 1
         return Outputs(buffers, out_ids, int(batch.n_tokens))
+
+    def _plan(self, batch: Batch) -> tuple[Prepared, Any]:
+        """The prepared batch, and what the host needs of it."""
+        prepared, packed = plan_decode(
+            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.caches, self.n_ubatch
+        )
+        wanted = (prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING)
+        return prepared, unpack(np.asarray(packed), wanted)
 
     def _fitted(self, batch: Any) -> Batch:
         """The batch on the host at a capacity of the ladder; sizes outside it are refused here."""

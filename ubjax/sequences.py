@@ -28,6 +28,10 @@ class Sequences(abc.ABC):
     def clear(self) -> None:
         """Empty the cache; K/V goes back to the smallest bucket."""
 
+    @abc.abstractmethod
+    def _touched(self, seqs: Iterable[int]) -> None:
+        """Told which sequences no longer are what they were."""
+
     def pos_min(self, seq_id: Whole) -> int:
         """The first position of a sequence that every layer still holds, -1 when the sequence is absent."""
         return int(self._ranges()[0][self._known(seq_id)])
@@ -75,6 +79,7 @@ class Sequences(abc.ABC):
         self._change(
             self._removed(seq_id, p0, p1), f"positions [{p0}, {p1}) of sequence {seq_id} can't be removed"
         )
+        self._touched(range(self.memory.n_seq_max) if seq_id == -1 else [seq_id])
         if not np.any(np.asarray(self._cells[0].pos) >= 0):
             self.clear()  # an empty cache starts small again, so that equal work takes equal programs
 
@@ -92,10 +97,13 @@ class Sequences(abc.ABC):
                 f"{src}, or kv_unified=True, is needed; nothing was changed"
             )
         self._change(after, what)
+        self._touched([dst])
 
     def keep(self, seq_id: Whole) -> None:
         """Drop every other sequence (with streams: from this sequence's stream)."""
         self._cells = caches.keep(self._cells, self._known(seq_id), self.caches)
+        if self.memory.unified:
+            self._touched(seq for seq in range(self.memory.n_seq_max) if seq != seq_id)
 
     def add(self, seq_id: Whole | Iterable[Whole], p0: Whole, p1: Whole, delta: Whole) -> None:
         """Move the positions in [p0, p1) of a sequence by `delta`, or of several that share cells.
@@ -104,23 +112,27 @@ class Sequences(abc.ABC):
         next decode. Refused with M-RoPE positions, for a cell that other sequences own too (it has one position),
         and where a window can't go on at the new end.
         """
-        seqs = self._set(seq_id)
+        ids = list(seq_id) if isinstance(seq_id, Iterable) else [seq_id]
+        seqs = self._set(ids)
         bounds, by = _range(p0, p1), np.int32(as_integer(delta, "delta"))
         what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be moved by {delta}"
         self._check_movable(seqs, bounds, what)
         if int(by) and int(self._ranges()[1].max()) + int(by) > MAX_POS:
             raise ValueError(f"{what}: positions up to {MAX_POS} are possible; nothing was changed")
         self._change(caches.add(self._cells, seqs, *bounds, by, self.caches), what)
+        self._touched(ids)
 
     def div(self, seq_id: Whole | Iterable[Whole], p0: Whole, p1: Whole, d: Whole) -> None:
         """Divide the positions in [p0, p1) of a sequence, or of several, by `d` (rounded down); otherwise as `add`."""
-        seqs = self._set(seq_id)
+        ids = list(seq_id) if isinstance(seq_id, Iterable) else [seq_id]
+        seqs = self._set(ids)
         bounds, by = _range(p0, p1), np.int32(as_integer(d, "the divisor"))
         what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be divided by {d}"
         if by < 1:
             raise ValueError(f"{what}: a divisor of at least 1 is needed; nothing was changed")
         self._check_movable(seqs, bounds, what)
         self._change(caches.div(self._cells, seqs, *bounds, by, self.caches), what)
+        self._touched(ids)
 
     # -- how they are checked
     # ------------------------------------------------------------------------------------------------------
@@ -162,9 +174,8 @@ class Sequences(abc.ABC):
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         return jax.device_get(caches.seq_ranges(self._cells, self.caches))
 
-    def _set(self, seq_id: Whole | Iterable[Whole]) -> np.ndarray:
-        """The set words of one sequence or of several."""
-        ids = seq_id if isinstance(seq_id, Iterable) else [seq_id]
+    def _set(self, ids: Iterable[Whole]) -> np.ndarray:
+        """The words of a set of sequences."""
         words = np.zeros(self.memory.n_words, np.uint32)
         for number in map(self._known, ids):
             words[number // 32] |= np.uint32(1) << np.uint32(number % 32)

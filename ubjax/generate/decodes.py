@@ -1,6 +1,6 @@
 """What generation needs of the things it stands below: an engine, and a tokenizer if text is wanted."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ubjax.batch import Batch
@@ -49,6 +49,7 @@ class Decodes(Protocol):
     memory: MemoryConfig
     usage: Usage
     n_ubatch: int
+    prefix_cache: bool
 
     @property
     def device(self) -> Any:
@@ -68,11 +69,23 @@ class Decodes(Protocol):
         ...
 
     def n_free_cells(self) -> int:
-        """Cells that hold nothing, over all streams."""
+        """Cells that hold nothing, or nothing but kept sequences, over all streams."""
         ...
 
     def rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> None:
         """Drop a sequence."""
+        ...
+
+    def free_sequences(self) -> list[int]:
+        """The sequences that are empty or only kept."""
+        ...
+
+    def claim(self, free: Sequence[int], ids: Sequence[int]) -> tuple[int, int]:
+        """A sequence out of `free` for a prompt, and how many of its tokens it holds already."""
+        ...
+
+    def keep_prefix(self, seq_id: int, ids: Iterable[int]) -> None:
+        """Keep a finished sequence with its tokens."""
         ...
 
     def cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:

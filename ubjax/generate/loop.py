@@ -39,7 +39,7 @@ class Output:
 
 
 class Loop:
-    """Runs outputs on the sequences of an engine that are empty now; `report` counts what it costs.
+    """Runs outputs on the sequences of an engine that are empty or only kept now; `report` counts what it costs.
 
     Raises ValueError when no sequence is empty, or max_prompt_tokens_per_batch < 1.
     """
@@ -52,7 +52,7 @@ class Loop:
             raise ValueError(
                 f"max_prompt_tokens_per_batch is {max_prompt_tokens_per_batch}, at least 1 is needed"
             )
-        free = [seq for seq in range(n_seqs) if engine.pos_max(seq) < 0]
+        free = engine.free_sequences()
         if not free:
             raise ValueError(f"all {n_seqs} sequences hold tokens, an empty one is needed (rm empties one)")
         self.report = Report()
@@ -101,13 +101,18 @@ class Loop:
 
     def _leave(self, output: Output) -> None:
         output.ended = time.perf_counter()
-        seq = self.schedule.end(output.run)
-        if seq is not None:
-            self._engine.rm(seq)
+        run, engine = output.run, self._engine
+        seq = self.schedule.end(run)
+        if seq is None:
+            return
+        if engine.prefix_cache and run.cached and engine.pos_max(seq) == run.cached - 1:
+            engine.keep_prefix(seq, run.ids[: run.cached])
+        else:
+            engine.rm(seq)
 
     def _admit(self) -> None:
         n_free = self._engine.n_free_cells() if self.schedule.waiting else 0
-        for run in self.schedule.admit(n_free):
+        for run in self.schedule.admit(n_free, self._engine.claim):
             output = self._outputs[run]
             output.started = output.started or time.perf_counter()
             self._sampler.start(run.sequence, run.request.sampling, run.output, run.ids)

@@ -10,7 +10,7 @@ the head of `waiting`. So everything that runs came before everything that waits
 import bisect
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ubjax.generate.request import Request
 
@@ -72,6 +72,14 @@ class Part:
         return self.n if self.run.cached < self.run.n_prefill else 0
 
 
+Claim = Callable[[Sequence[int], Sequence[int]], tuple[int, int]]
+
+
+def first_free(free: Sequence[int], ids: Sequence[int]) -> tuple[int, int]:
+    """The first free sequence, which holds nothing."""
+    return free[0], 0
+
+
 def halved(parts: Sequence[Part]) -> list[Part]:
     """The first half of the parts, or of the tokens of a single part; [] when that is one row already."""
     if len(parts) > 1:
@@ -106,11 +114,12 @@ class Schedule:
     def __bool__(self) -> bool:
         return bool(self.waiting or self.running)
 
-    def admit(self, n_free_cells: int) -> list[Run]:
+    def admit(self, n_free_cells: int, claim: Claim = first_free) -> list[Run]:
         """Move runs from the head of the queue to the running ones; they have a sequence now.
 
         n_free_cells: of the cache, when unified: what the running ones are about to take is set aside first. The
-        head is admitted when its ids and one more fit, or when nothing runs.
+        head is admitted when its ids and one more fit, or when nothing runs. claim: chooses one of the free
+        sequences for some ids, and says how many of them it holds already.
         """
         admitted = []
         n_free_cells -= sum(self._need(run) for run in self.running)
@@ -121,7 +130,10 @@ class Schedule:
                 break
             n_free_cells -= need
             self.waiting.popleft()
-            run.seq, run.n_prefill = self.free.pop(0), len(run.ids)
+            alone = self._donor(run) is None
+            run.seq, run.cached = claim(self.free, run.ids if alone else [])
+            self.free.remove(run.seq)
+            run.n_prefill = len(run.ids)
             self.running.append(run)
             admitted.append(run)
         return admitted

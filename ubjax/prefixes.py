@@ -1,0 +1,106 @@
+"""Prefixes: sequences that are finished but keep their cells, for prompts that begin alike, until cells are needed.
+
+    kept     seq 2: [7 3 9 4]   seq 0: [7 3 1]        oldest first
+    claim    [7 3 9 5 8]  ->  a sequence with the cells of [7 3 9], and 3
+
+A kept sequence counts as empty for who looks for one; when a decode finds no slot, the oldest is given up.
+"""
+
+import abc
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ubjax.memory import caches
+from ubjax.sequences import Sequences
+from ubjax.typing import Whole
+
+
+class Prefixes(Sequences, abc.ABC):
+    """What an engine can do with finished sequences. `_kept`: their tokens by position, oldest first."""
+
+    _kept: dict[int, tuple[int, ...]]
+
+    def kept(self) -> dict[int, tuple[int, ...]]:
+        """The kept sequences with their tokens, oldest first."""
+        return dict(self._kept)
+
+    def keep_prefix(self, seq_id: Whole, ids: Iterable[int]) -> None:
+        """Keep a sequence that is finished; `ids` are its tokens, all of them cached, from position 0 on.
+
+        Raises ValueError unless the sequence holds as many positions.
+        """
+        seq, tokens = int(self._known(seq_id)), tuple(int(i) for i in ids)
+        span = (self.pos_min(seq), self.pos_max(seq))
+        if not tokens or span[1] != len(tokens) - 1 or (len(self.caches) == 1 and span[0] != 0):
+            raise ValueError(
+                f"sequence {seq} holds positions {span[0]} to {span[1]}: for {len(tokens)} tokens to be kept it has "
+                f"to hold 0 to {len(tokens) - 1}"
+            )
+        self._touched([seq])
+        self._kept[seq] = tokens
+
+    def free_sequences(self) -> list[int]:
+        """The sequences that are empty or only kept."""
+        last = self._ranges()[1]
+        return [seq for seq in range(self.memory.n_seq_max) if last[seq] < 0 or seq in self._kept]
+
+    def n_free_cells(self) -> int:
+        """Cells that hold nothing, or nothing but kept sequences; over all streams of the full cache."""
+        if not self._kept:
+            return super().n_free_cells()
+        others = np.asarray(self._cells[0].seq) & ~self._set(list(self._kept))
+        return int(np.sum(np.all(others == 0, axis=-1)))
+
+    def claim(self, free: Sequence[int], ids: Sequence[int]) -> tuple[int, int]:
+        """A sequence out of `free` (empty or kept ones) for a prompt, and how many of its tokens it holds already.
+
+        The cells are those of the kept sequence that begins most alike, as far as its windows can go on there; the
+        prompt's last token is always left to be computed. A kept sequence goes on itself where the prompt continues
+        all of it, or where no other sequence is empty; else its cells are copied.
+        """
+        donor, n = self._best(ids)
+        empty = [seq for seq in free if seq not in self._kept]
+        if donor is not None and donor in free and (len(self._kept[donor]) == n or not empty):
+            self._cut(donor, n)
+            return donor, n
+        seq = empty[0] if empty else next(seq for seq in self._kept if seq in free)
+        if not empty:
+            self.rm(seq)
+        if donor is not None and self.memory.unified:
+            self.cp(donor, seq, 0, n)
+        elif donor is not None:
+            self.cp(donor, seq)
+            self._cut(seq, n)
+        return seq, n
+
+    def _cut(self, seq: int, n: int) -> None:
+        """Let a sequence hold its first n tokens, and no longer be kept."""
+        if self.pos_max(seq) >= n:
+            self.rm(seq, n)
+        self._touched([seq])
+
+    def _best(self, ids: Sequence[int]) -> tuple[int | None, int]:
+        """The kept sequence that a prompt can start from, and how many tokens; (None, 0) when there is none."""
+        best, n = None, 0
+        for seq, kept in self._kept.items():
+            shared = _shared(kept, ids[:-1])
+            if shared > n and self.can_resume(seq, shared):
+                best, n = seq, shared
+        return best, n
+
+    def _evict(self) -> None:
+        """Give up the cells of the oldest kept sequence."""
+        seq = next(iter(self._kept))
+        del self._kept[seq]
+        self._cells = caches.rm(self._cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
+
+    def _touched(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._kept.pop(int(seq), None)
+
+
+def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    most = min(len(a), len(b))
+    return next((i for i in range(most) if a[i] != b[i]), most)
