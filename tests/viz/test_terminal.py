@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from ubjax import Batch, BatchConfig
 from ubjax.buckets import Buckets
+from ubjax.pictures.wording import ranges
 from ubjax.split import split_equal, split_seq, split_simple
 from ubjax.viz import terminal
 from ubjax.viz.plan_view import BatchView, PlanView
-from ubjax.viz.terminal import PALETTE, Canvas, Ink, ranges
+from ubjax.viz.terminal import PALETTE, Canvas, Ink
 
 ANSI = re.compile("\x1b\\[[0-9;]*m")
 PLAIN = Ink(colour=False)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.buckets import Bucket, Buckets
+from ubjax.pictures.wording import ids_of
 from ubjax.ragged import count_seqs, first_seq
 from ubjax.split.plan import SplitPlan
 from ubjax.typing import Bool, Int32, UInt32
@@ -43,9 +44,7 @@ class BatchView:
 
     def sequences(self, rows: np.ndarray | slice = np.s_[:]) -> np.ndarray:
         """The sorted sequence ids of some rows (of all without argument)."""
-        present = np.bitwise_or.reduce(self.words[rows], axis=0)
-        bits = np.unpackbits(present.astype("<u4").view(np.uint8), bitorder="little")
-        return np.flatnonzero(bits).astype(np.int32)
+        return ids_of(np.bitwise_or.reduce(self.words[rows], axis=0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
