@@ -59,7 +59,7 @@ class Ubatch:
 def token_rows(ubatch: Ubatch) -> tuple[TokenRows, Int32[np.ndarray, "Sb Lb"]]:
     """The rows that hold a token, on the host, and which of them each row of the rectangle is (-1: padding)."""
     valid = np.asarray(ubatch.valid)
-    at = np.flatnonzero(valid)
+    at = np.flatnonzero(valid).astype(np.int32)
     places = np.where(valid, np.cumsum(valid) - 1, -1).astype(np.int32)
     tokens = TokenRows.of(ubatch, at, np.asarray(ubatch.batch_idx)[at])
     return tokens, places.reshape(ubatch.bucket.n_blocks, ubatch.bucket.n_block_rows)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ubjax import Batch, BatchConfig
 from ubjax.buckets import Buckets
-from ubjax.pictures.wording import ranges
 from ubjax.split import split_equal, split_seq, split_simple
 from ubjax.viz import terminal
 from ubjax.viz.plan_view import BatchView, PlanView
@@ -177,17 +176,3 @@ def rows_drawn(text, size):
     hidden = sum(map(int, re.findall(r"<(\d+) more blocks>", text)))
     assert len(set(per_block)) == 1
     return per_block[0] * (len(per_block) + hidden)
-
-
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(10, 60))
-def test_ranges_are_true_and_short(numbers, room):
-    whole = ranges(numbers, 10_000)
-    pairs = [text.split("-") for text in whole.split()]
-    assert [n for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)] == numbers
-    short = ranges(numbers, room)
-    assert len(short) <= room
-    if short != whole:
-        assert len(whole) > room
-        start, end = short.split(" .. ")
-        assert whole.startswith(start)
-        assert whole.endswith(end)

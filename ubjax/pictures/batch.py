@@ -4,9 +4,10 @@ import numpy as np
 
 from ubjax.pictures.boxes import draw_padding
 from ubjax.pictures.grid import Limits, draw_strip, draw_token
-from ubjax.pictures.sheet import BOLD, FAINT, Picture, Sheet
+from ubjax.pictures.sheet import BOLD, FAINT, Picture, Point, Sheet
 from ubjax.pictures.tokens import TokenRows, sequences_named
 from ubjax.pictures.wording import count, ids_of
+from ubjax.typing import Number
 
 KEY = "large: position, small: sequence; dot: output; hatched: padding"
 _PADDING_SHOWN = 4
@@ -16,9 +17,9 @@ def batch_sheet(tokens: TokenRows, n_padding: int, limits: Limits) -> Sheet:
     """The strip alone."""
     sheet = Sheet()
     n, shown = len(tokens), min(n_padding, _PADDING_SHOWN)
-    hatched: list[tuple[float, float]] = []
+    hatched: list[Point] = []
 
-    def draw(i: int, x: float, y: float) -> None:
+    def draw(i: int, x: Number, y: Number) -> None:
         if i < n:
             draw_token(sheet, tokens, i, x, y)
         else:

@@ -6,7 +6,8 @@ sequence, large the position. Padding is hatched, a free cell an outline.
 
 from collections.abc import Iterable, Sequence
 
-from ubjax.pictures.sheet import DARK, TEXT_SIZE, Sheet, escape, text_width
+from ubjax.pictures.sheet import DARK, TEXT_SIZE, Point, Sheet, escape, text_width
+from ubjax.typing import Number
 
 # Paul Tol's "light" scheme (https://sronpersonalpages.nl/~pault): backgrounds for black text that stay apart for
 # colour-blind readers. A sequence keeps its colour; from the ninth on they come again.
@@ -23,7 +24,7 @@ def colour_of(seq: int) -> str:
     return PALETTE[seq % len(PALETTE)]
 
 
-def fills(width: float, height: float, sequences: Sequence[int], rx: int = 4) -> str:
+def fills(width: Number, height: Number, sequences: Sequence[int], rx: int = 4) -> str:
     """A rectangle at the origin in the colours of some sequences; in a neutral one without."""
     colours = [colour_of(seq) for seq in sequences[:BANDS]] or [NEUTRAL]
     if len(colours) == 1:
@@ -44,17 +45,17 @@ def short_ids(sequences: Sequence[int]) -> str:
 
 def draw_box(
     sheet: Sheet,
-    x: float,
-    y: float,
+    x: Number,
+    y: Number,
     figure: str,
     title: str,
     sequences: Sequence[int] = (),
     *,
     dot: bool = False,
-    frame: bool = False,
+    line: bool = False,
     badge: str = "",
 ) -> None:
-    """A filled box at (x, y): `dot` in its corner for an output, a `frame` around it, a `badge` in the dot's place."""
+    """A filled box at (x, y): `dot` in its corner for an output, a `line` under it, a `badge` in the dot's place."""
     size = next(s for s in (12, 10.5, 9, 7.5, 6) if s == 6 or text_width(figure, s) <= WIDTH - 2)
     small = "" if size == TEXT_SIZE else f' font-size="{size:g}"'
     corner = short_ids(sequences)
@@ -67,9 +68,8 @@ def draw_box(
         inner += f'<text x="{WIDTH - 2}" y="9.5" {look}>{escape(badge, 8)}</text>'
     elif dot:
         inner += f'<circle cx="{WIDTH - 6}" cy="6.5" r="3"/>'
-    if frame:
-        inset = f'width="{WIDTH - 4}" height="{HEIGHT - 4}" rx="3" fill="none" stroke="{DARK}"'
-        inner += f'<rect x="2" y="2" {inset}/>'
+    if line:
+        inner += f'<rect x="5" y="26" width="{WIDTH - 10}" height="2"/>'
     sheet.add(
         f'<g transform="translate({x:g} {y:g})" fill="{DARK}" text-anchor="middle"><title>{escape(title, 300)}</title>'
         f"{inner}</g>",
@@ -79,7 +79,7 @@ def draw_box(
 
 
 def draw_padding(
-    sheet: Sheet, corners: Iterable[tuple[float, float]], width: float = WIDTH, height: float = HEIGHT
+    sheet: Sheet, corners: Iterable[Point], width: Number = WIDTH, height: Number = HEIGHT
 ) -> None:
     """Hatched boxes with their corners at these points."""
     corners = list(corners)
@@ -96,7 +96,7 @@ def draw_padding(
     )
 
 
-def _hatch(x: float, y: float, width: float, height: float) -> str:
+def _hatch(x: Number, y: Number, width: Number, height: Number) -> str:
     """Diagonals, cut at the edges of a rectangle."""
     lines = []
     for at in range(_HATCH, int(width + height), _HATCH):
@@ -105,9 +105,7 @@ def _hatch(x: float, y: float, width: float, height: float) -> str:
     return "".join(lines)
 
 
-def draw_free(
-    sheet: Sheet, corners: Iterable[tuple[float, float]], width: float = WIDTH, height: float = HEIGHT
-) -> None:
+def draw_free(sheet: Sheet, corners: Iterable[Point], width: Number = WIDTH, height: Number = HEIGHT) -> None:
     """Outlines of free cells with their corners at these points."""
     corners = list(corners)
     if not corners:

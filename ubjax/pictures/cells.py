@@ -9,14 +9,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from ubjax.pictures.boxes import HEIGHT, PITCH_X, WIDTH, draw_box, draw_free
-from ubjax.pictures.sheet import BOLD, FAINT, Picture, Sheet
+from ubjax.pictures.sheet import BOLD, FAINT, Picture, Point, Sheet
 from ubjax.pictures.tokens import sequences_named
 from ubjax.pictures.wording import count, ends, ids_of
 from ubjax.typing import Int32, UInt32
 
 ACROSS = 16  # cells of a line
-LINES = 10  # of all streams
-STREAMS = 12
+LINES = 8  # of all streams
+STREAMS = 8
 KEY = "large: position, small: sequence; dashed: free; triangle: head, where the search for a slot starts"
 _LABEL = 76  # px for the names of streams and lines
 _PITCH_Y = 42
@@ -63,16 +63,19 @@ def describe_cells(cells: CellRows) -> str:
 
 
 def cells_sheet(cells: CellRows, notes: Mapping[tuple[int, int], str] = _NO_NOTES) -> Sheet:
-    """The streams alone; `notes` by (stream, cell) say more of a cell, and frame it if others have none."""
+    """The streams alone; `notes` by (stream, cell) say more of a cell, and underline it if others have none."""
     sheet = Sheet()
     NS = len(cells.pos)
-    frames = len(notes) < int((cells.pos >= 0).sum())
+    others = cells.pos >= 0
+    for at in notes:
+        others[at] = False
+    underline = bool(others.any())
     first, last = ends(NS, STREAMS)
     lines = max(1, LINES // (first + last))
     for stream in (*range(first), *range(NS - last, NS)):
         if last and stream == NS - last:
             sheet.text(0, sheet.height + 16, f"… and {count(NS - first - last, 'more stream')} …", look=FAINT)
-        sheet.below(_stream(cells, stream, lines, notes, frames), gap=2)
+        sheet.below(_stream(cells, stream, lines, notes, underline), gap=2)
     return sheet
 
 
@@ -87,7 +90,7 @@ def draw_cells(cells: CellRows) -> Picture:
 
 
 def _stream(
-    cells: CellRows, stream: int, lines: int, notes: Mapping[tuple[int, int], str], frames: bool
+    cells: CellRows, stream: int, lines: int, notes: Mapping[tuple[int, int], str], underline: bool
 ) -> Sheet:
     sheet = Sheet()
     NS, C = cells.pos.shape
@@ -102,7 +105,7 @@ def _stream(
             free.append((x, y))
         else:
             note = notes.get((stream, cell), "")
-            _draw_used(sheet, cells, stream, cell, note, frames and bool(note))
+            _draw_used(sheet, cells, stream, cell, note, underline and bool(note))
     draw_free(sheet, free)
     _draw_head(sheet, int(cells.head[stream]), shown)
     source = int(cells.src[stream])
@@ -118,17 +121,17 @@ def _stream(
     return sheet
 
 
-def _corner(cell: int) -> tuple[float, float]:
+def _corner(cell: int) -> Point:
     return _LABEL + cell % ACROSS * PITCH_X, 10 + cell // ACROSS * _PITCH_Y
 
 
-def _draw_used(sheet: Sheet, cells: CellRows, stream: int, cell: int, note: str, frame: bool) -> None:
+def _draw_used(sheet: Sheet, cells: CellRows, stream: int, cell: int, note: str, line: bool) -> None:
     x, y = _corner(cell)
     shift = int(cells.shift[stream, cell])
     title = cells.title(stream, cell) + (f"; {note}" if note else "")
     badge = f"{shift:+d}" if shift else ""
     figure = str(int(cells.pos[stream, cell]))
-    draw_box(sheet, x, y, figure, title, cells.sequences(stream, cell), frame=frame, badge=badge)
+    draw_box(sheet, x, y, figure, title, cells.sequences(stream, cell), line=line, badge=badge)
 
 
 def _draw_head(sheet: Sheet, head: int, shown: int) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 
 from ubjax.pictures.boxes import HEIGHT, PITCH_X, PITCH_Y, WIDTH, draw_box, draw_padding
-from ubjax.pictures.sheet import FAINT, Sheet
+from ubjax.pictures.sheet import FAINT, Point, Sheet
 from ubjax.pictures.tokens import TokenRows
 from ubjax.pictures.wording import count, ends
-from ubjax.typing import Int32
+from ubjax.typing import Int32, Number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Limits:
 
 
 # Draws box i with its corner at (x, y).
-DrawBox = Callable[[int, float, float], None]
+DrawBox = Callable[[int, Number, Number], None]
 
 
 def draw_strip(sheet: Sheet, n: int, draw: DrawBox, limits: Limits, noun: str) -> None:
@@ -65,9 +65,9 @@ def draw_rectangle(sheet: Sheet, n_blocks: int, n_rows: int, draw: DrawBox, limi
 def draw_tokens(sheet: Sheet, tokens: TokenRows, places: Int32[np.ndarray, "Sb Lb"], limits: Limits) -> None:
     """A rectangle of blocks; `places` says which of the tokens each row holds, -1 for padding. One block wraps."""
     flat = places.reshape(-1)
-    hatched: list[tuple[float, float]] = []
+    hatched: list[Point] = []
 
-    def draw(i: int, x: float, y: float) -> None:
+    def draw(i: int, x: Number, y: Number) -> None:
         if flat[i] < 0:
             hatched.append((x, y))
             sheet.add("", x + WIDTH, y + HEIGHT)
@@ -82,7 +82,7 @@ def draw_tokens(sheet: Sheet, tokens: TokenRows, places: Int32[np.ndarray, "Sb L
     draw_padding(sheet, hatched)
 
 
-def draw_token(sheet: Sheet, tokens: TokenRows, i: int, x: float, y: float) -> None:
+def draw_token(sheet: Sheet, tokens: TokenRows, i: int, x: Number, y: Number) -> None:
     """Token i as a box: its sequences, its position, a dot for an output."""
     draw_box(
         sheet,

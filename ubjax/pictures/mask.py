@@ -13,7 +13,7 @@ from ubjax.pictures.cells import CellRows
 from ubjax.pictures.sheet import FAINT, Sheet, escape
 from ubjax.pictures.tokens import TokenRows, sequences_named
 from ubjax.pictures.wording import count, ends, ranges
-from ubjax.typing import Bool, Int32
+from ubjax.typing import Bool, Int32, Number
 
 SIDE = 13  # px of a square
 CELLS = 32
@@ -107,7 +107,7 @@ def _block(mask: MaskRows, block: int, rows: int, shown: int) -> Sheet:
     return sheet
 
 
-def _row(sheet: Sheet, mask: MaskRows, sees: np.ndarray, place: int, y: float, shown: int) -> None:
+def _row(sheet: Sheet, mask: MaskRows, sees: np.ndarray, place: int, y: Number, shown: int) -> None:
     """A token's row: the cells it sees in its colour, over faint squares for all."""
     seen = np.flatnonzero(sees)
     title = f"{mask.tokens.title(place)}: sees " + (_named("cell", seen) if seen.size else "no cell")

@@ -6,7 +6,7 @@ from ubjax.pictures.boxes import draw_box
 from ubjax.pictures.grid import Limits, draw_rectangle, draw_strip
 from ubjax.pictures.sheet import BOLD, FAINT, Picture, Sheet
 from ubjax.pictures.wording import count, ends
-from ubjax.typing import Int32
+from ubjax.typing import Int32, Number
 
 ROOM = 820  # px for panels side by side
 UBATCHES = 6
@@ -15,8 +15,8 @@ PANEL = Limits(across=8, lines=3, blocks=6)
 
 def draw_plan(
     order: Int32[np.ndarray, " n_used"],
-    offset: Int32[np.ndarray, " K+1"],
     n_seqs: Int32[np.ndarray, " K"],
+    offset: Int32[np.ndarray, " K+1"],
     equal_seqs: bool,
 ) -> Picture:
     """A plan of K ubatches: the batch rows of each, as rectangles where they are equal."""
@@ -54,7 +54,7 @@ def _panel(k: int, rows: np.ndarray, n_seqs: int, equal_seqs: bool) -> Sheet:
     sheet.text(0, 12, f"ubatch {k}: {shape_named(len(rows), n_seqs, equal_seqs)}")
     sheet.height += 4
 
-    def draw(i: int, x: float, y: float) -> None:
+    def draw(i: int, x: Number, y: Number) -> None:
         draw_box(sheet, x, y, str(int(rows[i])), f"ubatch {k}, batch row {rows[i]}")
 
     if equal_seqs and n_seqs:

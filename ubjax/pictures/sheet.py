@@ -9,7 +9,11 @@ import dataclasses
 import html
 import unicodedata
 from pathlib import Path
+from typing import TypeAlias
 
+from ubjax.typing import Number
+
+Point: TypeAlias = tuple[Number, Number]
 DARK = "#1b1f24"  # text and marks on filled boxes
 FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
 TEXT_SIZE = 12
@@ -37,7 +41,7 @@ def _is_xml(char: str) -> bool:
     )
 
 
-def text_width(text: str, size: float = TEXT_SIZE) -> float:
+def text_width(text: str, size: Number = TEXT_SIZE) -> Number:
     """About how wide a text is [px], rather too much than too little."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return size * (0.58 * (len(text) - wide) + 1.05 * wide)
@@ -80,31 +84,31 @@ class Sheet:
 
     def __init__(self) -> None:
         self._parts: list[str] = []
-        self.width = 0.0
-        self.height = 0.0
+        self.width: Number = 0
+        self.height: Number = 0
 
-    def add(self, markup: str, right: float, bottom: float) -> None:
+    def add(self, markup: str, right: Number, bottom: Number) -> None:
         """Markup that reaches to `right` and `bottom`."""
         self._parts.append(markup)
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
-    def text(self, x: float, y: float, text: str, *, size: int = TEXT_SIZE, look: str = "") -> None:
+    def text(self, x: Number, y: Number, text: str, *, size: int = TEXT_SIZE, look: str = "") -> None:
         """A line of text whose base line begins at (x, y); `look`: further attributes, such as FAINT."""
         look += f' font-size="{size}"' if size != TEXT_SIZE else ""
         width = text_width(text, size) * (1.07 if look else 1)
         self.add(f'<text x="{x:g}" y="{y:g}"{look}>{escape(text, 400)}</text>', x + width, y + 4)
 
-    def place(self, other: "Sheet", x: float, y: float) -> None:
+    def place(self, other: "Sheet", x: Number, y: Number) -> None:
         """Another sheet with its corner at (x, y)."""
         if other._parts:
             inner = "".join(other._parts)
             self.add(f'<g transform="translate({x:g} {y:g})">{inner}</g>', x + other.width, y + other.height)
 
-    def below(self, other: "Sheet", gap: float = 8) -> None:
+    def below(self, other: "Sheet", gap: Number = 8) -> None:
         """Another sheet under what is there."""
         self.place(other, 0, self.height + (gap if self.height else 0))
 
-    def flow(self, others: list["Sheet"], room: float, gap: float = 28) -> None:
+    def flow(self, others: list["Sheet"], room: Number, gap: Number = 28) -> None:
         """Sheets side by side under what is there, in lines of at most `room` px."""
         x, y, bottom = 0.0, self.height, self.height
         for other in others:

@@ -5,7 +5,7 @@ n  tokens    P  positions a token    W  32-bit words of a sequence set
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ubjax.typing import Array, Bool, Int32, UInt32
 _ID = 1  # the bit of a row's type that says it has a token id
 
 
+@runtime_checkable
 class _Rows(Protocol):
     """A batch or a ubatch: arrays by row."""
 

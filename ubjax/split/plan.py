@@ -52,8 +52,8 @@ class SplitPlan:
         k = int(self.n_ubatches)
         picture = draw_plan(
             order=np.asarray(self.order)[: int(self.n_used)],
-            offset=np.asarray(self.offset)[: k + 1],
             n_seqs=np.asarray(self.n_seqs)[:k],
+            offset=np.asarray(self.offset)[: k + 1],
             equal_seqs=bool(self.equal_seqs),
         )
         return picture._repr_html_()

@@ -2,10 +2,10 @@
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
-from ubjax.batch import Batch
 from ubjax.config import MemoryConfig
 from ubjax.memory.cells import Cells
 from ubjax.pictures import Picture
@@ -23,12 +23,12 @@ MASKS = 3
 _BATCH = Limits(across=24, lines=2)
 _KEY = (
     "large: position, small: sequence; dot: output; hatched: padding; dashed: free cell; "
-    "framed: written by this batch; triangle: head"
+    "underlined: written by this batch; triangle: head"
 )
 
 
 def show(
-    batch: Batch,
+    batch: Any,
     n_ubatch: Whole,
     strategy: Text = "equal",
     *,
@@ -36,7 +36,7 @@ def show(
     cells: Cells | None = None,
     texts: Sequence[str] | None = None,
 ) -> Picture:
-    """Draw what becomes of a batch: its ubatches, padded to powers of two, the cells they get, what each row sees.
+    """Draw what becomes of a Batch: its ubatches, padded to powers of two, the cells they get, what each row sees.
 
     `strategy`: simple, equal, equal-any or seq, as in `ubjax split`. `memory` and `cells` [NS, C]: the cache that the
     batch meets; without them an empty one with a little more room than needed, with a stream for each sequence for

@@ -5,6 +5,7 @@ T  rows a batch can hold    NS  streams    C  cells a stream    Sb, Lb  blocks o
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from ubjax.memory.prepare import prepare
 from ubjax.memory.slots import apply_slot
 from ubjax.pictures import CellRows, TokenRows
 from ubjax.pictures.mask import MaskRows
+from ubjax.pictures.wording import ids_of
 from ubjax.split.plan import SplitPlan
 from ubjax.status import sentence
 from ubjax.typing import Int32, Whole
@@ -32,7 +34,7 @@ class Way:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: Any,
         n_ubatch: Whole,
         strategy: str,
         memory: MemoryConfig | None,
@@ -45,19 +47,20 @@ class Way:
             raise ValueError(f"the strategy is {strategy!r}, one of {', '.join(STRATEGIES)} is needed")
         if texts is not None and len(texts) != self.batch.n_tokens:
             raise ValueError(
-                f"there are {len(texts)} texts, one for each of the {self.batch.n_tokens} tokens is needed"
+                f"there are {len(texts)} texts, {self.batch.n_tokens} are needed: one for each token"
             )
         self.texts = texts
         host = BatchView.of(self.batch)
         self.memory = _memory_for(host, strategy) if memory is None else memory
         self._before = _checked(cells, memory) if cells is not None else Cells.empty(self.memory)
         _check_streams(host, strategy, self.memory)
+        self.batch = _with_words(self.batch, self.memory)
         self.plan: SplitPlan = jax.device_get(STRATEGIES[strategy](self.batch, self.n_ubatch, 0))
         self.view = PlanView(host, self.plan, self._buckets())
         self.refused = why_refused(strategy, self.view)
         self.after, self._n_kv = self._before, 0
         self.slot = np.full(self.batch.capacity, self.memory.n_cells, np.int32)
-        if self.refused is None:
+        if self.refused is None and len(self.view):
             self._prepare()
 
     def _buckets(self) -> Buckets:
@@ -93,7 +96,7 @@ class Way:
         found = {}
         for k, ubatch in enumerate(self.view):
             for row, cell in zip(ubatch.batch_idxs, self.slot[self.plan.offset[k] :], strict=False):
-                found[self.stream(row), int(cell)] = f"token {row}, ubatch {k}"
+                found[self.stream(int(row)), int(cell)] = f"token {row}, ubatch {k}"
         return found
 
     def ubatch(self, k: int) -> tuple[TokenRows, Int32[np.ndarray, "Sb Lb"]]:
@@ -106,7 +109,7 @@ class Way:
             cells = self.slot[ubatch.place[ubatch.valid]]
             several = self.memory.n_streams > 1
             notes = [
-                f"cell {cell}" + (f" of stream {self.stream(row)}" if several else "")
+                f"cell {cell}" + (f" of stream {self.stream(int(row))}" if several else "")
                 for row, cell in zip(tokens.row, cells, strict=True)
             ]
         return dataclasses.replace(tokens, texts=texts, notes=notes), places
@@ -124,7 +127,7 @@ class Way:
 
     def _mask(self, k: int, cells: Cells) -> MaskRows:
         bucket = self.view[k].bucket
-        lead = self.stream(self.view[k].batch_idxs[0])
+        lead = self.stream(int(self.view[k].batch_idxs[0]))
         # block b stands for stream first + b, so that consecutive streams are read, as in a decode
         first = min(lead, max(0, self.memory.n_streams - bucket.n_blocks))
         ubatch = self._take(k, lead - first)
@@ -174,3 +177,16 @@ def _checked(cells: Cells, memory: MemoryConfig | None) -> Cells:
             f"the cells have shape {list(cells.seq.shape)}, [NS, C, W] = {list(needed)} is needed"
         )
     return cells
+
+
+def _with_words(batch: Batch, memory: MemoryConfig) -> Batch:
+    """The batch with sets of as many words as the memory's; every sequence has to be one that the memory knows."""
+    words = np.zeros((batch.capacity, memory.n_words), np.uint32)
+    n = min(memory.n_words, batch.seq.shape[1])
+    words[:, :n] = batch.seq[:, :n]
+    ids = ids_of(np.bitwise_or.reduce(batch.seq[: int(batch.n_tokens)], axis=0, initial=0))
+    if ids.size and ids[-1] >= memory.n_seq_max:
+        raise ValueError(
+            f"the batch has tokens of sequence {ids[-1]}, one in [0, {memory.n_seq_max}) is needed for this memory"
+        )
+    return dataclasses.replace(batch, seq=words)
