@@ -33,7 +33,7 @@ def draw_plan(
     sheet.height += 8
     sheet.flow(panels, ROOM)
     if K:
-        sheet.text(0, sheet.height + 16, "figure: batch row", size=10, look=FAINT)
+        sheet.text(0, sheet.height + 16, "number: batch row", size=10, look=FAINT)
     return sheet.picture(title)
 
 
