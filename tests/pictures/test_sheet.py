@@ -57,6 +57,10 @@ def test_inline_pictures_take_the_colour_of_the_page():
     assert root.attrib["aria-label"] == "a box"
 
 
+def test_the_text_of_a_picture_is_what_it_shows():
+    assert repr(box()) == "Picture(width=32, height=30, label='a box')"
+
+
 def test_a_file_knows_light_and_dark(tmp_path):
     path = tmp_path / "box.svg"
     text = box().to_svg(path)

@@ -51,7 +51,7 @@ def text_width(text: str, size: Number = TEXT_SIZE) -> Number:
 class Picture:
     """A finished drawing: Jupyter shows it inline, `to_svg` writes it as a file. `label` says what is seen."""
 
-    body: str
+    body: str = dataclasses.field(repr=False)
     width: int
     height: int
     label: str
