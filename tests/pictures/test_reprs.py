@@ -42,8 +42,8 @@ def cells(**changes):
     empty = Cells.empty(MEMORY)
     pos = np.asarray([[0, 1, 2, -1, 5, -1, -1, -1]], np.int32)
     seq = np.asarray([[1, 1, 5, 0, 2, 0, 0, 0]], np.uint32)[..., None]
-    shift = np.asarray([[0, 0, 0, 0, -3, 0, 0, 0]], np.int32)
-    return dataclasses.replace(empty, **{"pos": pos, "seq": seq, "shift": shift, **changes})
+    k_pos = pos + np.asarray([[0, 0, 0, 0, 3, 0, 0, 0]], np.int32)
+    return dataclasses.replace(empty, **{"pos": pos, "k_pos": k_pos, "seq": seq, **changes})
 
 
 def test_a_batch_shows_each_token():
@@ -197,7 +197,7 @@ def big_cells(n_streams, n_cells):
     pos = np.broadcast_to(np.arange(n_cells, dtype=np.int32), (n_streams, n_cells))
     seq = np.zeros((n_streams, n_cells, 8), np.uint32)
     seq[..., 0] = 0xFFFFFFFF
-    return dataclasses.replace(Cells.empty(memory), pos=pos, shift=pos, seq=seq)
+    return dataclasses.replace(Cells.empty(memory), pos=pos, k_pos=np.zeros_like(pos), seq=seq)
 
 
 def big_plan(rows):

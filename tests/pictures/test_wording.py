@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ubjax.pictures.wording import count, ends, ids_of, ranges
 
 
+@example([0, 100, 100, 0, 0], 13)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(10, 60))
 def test_ranges_are_true_and_short(numbers, room):
     whole = ranges(numbers, 10_000)

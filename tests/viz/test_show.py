@@ -69,7 +69,7 @@ def test_a_cache_with_gaps_is_filled_and_the_new_cells_are_underlined():
     pos[0, [0, 1, 2, 5, 6]] = [0, 1, 2, 0, 1]
     seq = np.zeros((1, 24, 1), np.uint32)
     seq[0, [0, 1, 2, 5, 6], 0] = [1, 1, 1, 2, 2]
-    cells = dataclasses.replace(Cells.empty(memory), pos=pos, seq=seq)
+    cells = dataclasses.replace(Cells.empty(memory), pos=pos, k_pos=pos, seq=seq)
     batch = make([0] * 8, pos=np.arange(3, 11), capacity=16)
     markup = show(batch, 8, "simple", memory=memory, cells=cells)._repr_html_()
     seen = titles(markup)
@@ -108,6 +108,7 @@ def test_a_batch_without_room_changes_nothing():
     full = dataclasses.replace(
         Cells.empty(memory),
         pos=np.arange(24, dtype=np.int32)[None],
+        k_pos=np.arange(24, dtype=np.int32)[None],
         seq=np.full((1, 24, 1), 2, np.uint32),
     )
     picture = show(EXAMPLE, 8, "simple", memory=memory, cells=full)

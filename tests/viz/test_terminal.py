@@ -23,7 +23,9 @@ def draw(seqs, split, *, n_ubatch=8, ink=PLAIN, width=80, capacity=64):
     n_seq_max = 1 + max(max(ids) if isinstance(ids, list) else ids for ids in seqs)
     config = BatchConfig(n_vocab=1, n_batch=capacity, n_seq_max=n_seq_max)
     batch = Batch.from_arrays(np.zeros(len(seqs), np.int32), config=config, seq_id=seqs, capacity=capacity)
-    buckets = Buckets.default(n_batch=capacity, n_ubatch=n_ubatch, n_streams=n_seq_max, n_cells=1, kv_pad=1)
+    buckets = Buckets.default(
+        n_batch=capacity, n_ubatch=n_ubatch, n_streams=n_seq_max, n_cells=(1,), kv_pad=1
+    )
     view = BatchView.of(batch)
     canvas = Canvas(view, ink, width)
     return [canvas.rows_of_batch(), *canvas.plan(PlanView(view, split(batch, n_ubatch), buckets))]

@@ -51,5 +51,5 @@ class Cells:
 
 def cell_rows(cells: Cells) -> CellRows:
     """Cells on the host, as pictures take them."""
-    names = ("pos", "shift", "seq", "head", "src")
-    return CellRows(**{name: np.asarray(getattr(cells, name)) for name in names})
+    pos, k_pos, seq, head, src = map(np.asarray, (cells.pos, cells.k_pos, cells.seq, cells.head, cells.src))
+    return CellRows(pos=pos, shift=pos - k_pos, seq=seq, head=head, src=src)

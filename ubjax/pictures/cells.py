@@ -25,7 +25,7 @@ _NO_NOTES: Mapping[tuple[int, int], str] = {}
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class CellRows:
-    """Cells as host arrays, with the meaning they have in `Cells`."""
+    """Cells as host arrays, with the meaning they have in `Cells`; `shift`: what K rows are still to be rotated by."""
 
     pos: Int32[np.ndarray, "NS C"]
     shift: Int32[np.ndarray, "NS C"]

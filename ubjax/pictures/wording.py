@@ -18,14 +18,16 @@ def ranges(numbers: np.ndarray | Sequence[int], room: int) -> str:
     numbers = np.asarray(numbers)
     breaks = np.flatnonzero(np.diff(numbers) != 1)
     first, last = np.append(numbers[:1], numbers[breaks + 1]), np.append(numbers[breaks], numbers[-1:])
-    text, end = "", _range(first[-1], last[-1])
-    for i in range(len(breaks)):
-        longer = f"{text}{_range(first[i], last[i])} "
-        rest = end if i == len(breaks) - 1 else f".. {end}"
-        if len(longer) + len(rest) > room:
-            return f"{text}.. {end}" if text else f"{first[0]} .. {last[-1]}"
-        text = longer
-    return text + end
+    runs = list(map(_range, first, last))
+    whole = " ".join(runs)
+    if len(whole) <= room:
+        return whole
+    text, end = "", runs[-1]
+    for run in runs[:-1]:
+        if len(f"{text}{run} .. {end}") > room:
+            break
+        text += f"{run} "
+    return f"{text}.. {end}" if text else f"{first[0]} .. {last[-1]}"
 
 
 def _range(first: np.integer, last: np.integer) -> str:

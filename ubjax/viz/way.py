@@ -68,7 +68,7 @@ class Way:
             n_batch=self.batch.capacity,
             n_ubatch=self.n_ubatch,
             n_streams=self.memory.n_seq_max,
-            n_cells=1,
+            n_cells=(1,),
             kv_pad=1,
         )
 
