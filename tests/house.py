@@ -16,7 +16,7 @@ MAX_FUNCTION_LINES = 60
 # Bottom up. A module imports from lower floors, and from its own folder; nothing else.
 FLOORS = (
     {"typing"},
-    {"pytree", "config"},
+    {"pytree", "config", "pictures"},
     {"ragged", "status", "buckets", "host_arrays"},
     {"batch", "sampling"},
     {"batch_builder", "host_batch", "validate", "split"},

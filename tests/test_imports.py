@@ -7,7 +7,7 @@ import pytest
 from tests.house import FLOORS, PACKAGE, import_complaints, read_sources, size_complaints
 
 ROOT = Path(__file__).parents[1]
-PYTHON_FOLDERS = (PACKAGE, "tests", "benchmarks")
+PYTHON_FOLDERS = (PACKAGE, "tests", "benchmarks", "notebooks")
 
 
 def test_imports_of_the_package_go_downwards():

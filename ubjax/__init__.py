@@ -12,6 +12,7 @@ from ubjax.outputs import Outputs
 from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
 from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
 from ubjax.ubatch import Ubatch, take_ubatch
+from ubjax.viz import show
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "Ubatch",
     "count_compilations",
     "load_model",
+    "show",
     "split_equal",
     "split_seq",
     "split_simple",

@@ -25,7 +25,8 @@ import numpy as np
 
 from ubjax.config import BatchConfig, as_integer
 from ubjax.host_arrays import as_finite, as_flags, as_int32, length_of, sized
-from ubjax.pytree import pytree
+from ubjax.pictures import TokenRows, draw_batch
+from ubjax.pytree import at_hand, pytree
 from ubjax.status import Reason, refusal
 from ubjax.typing import I32, Array, Bool, Float, Int32, UInt32, Whole
 
@@ -124,6 +125,13 @@ class Batch:
     def capacity(self) -> int:
         """T."""
         return self.token.shape[-1]
+
+    def _repr_html_(self) -> str | None:
+        """A picture for notebooks; None, so that the text is shown, for a traced or vmapped batch."""
+        if not at_hand(self) or np.ndim(self.n_tokens):
+            return None
+        rows = np.arange(np.clip(self.n_tokens, 0, self.capacity), dtype=np.int32)
+        return draw_batch(TokenRows.of(self, rows, rows), self.capacity - len(rows))._repr_html_()
 
 
 @dataclasses.dataclass(frozen=True)

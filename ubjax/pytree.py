@@ -10,6 +10,7 @@ import math
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -51,6 +52,19 @@ def pytree(cls: T) -> T:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def at_hand(tree: Any) -> bool:
+    """Whether the values of all leaves can be read now: arrays, no tracers, none deleted or on another host."""
+
+    def readable(leaf: Any) -> bool:
+        if isinstance(leaf, jax.core.Tracer):
+            return False
+        if isinstance(leaf, jax.Array):
+            return leaf.is_fully_addressable and not leaf.is_deleted()
+        return isinstance(leaf, np.ndarray | np.generic)
+
+    return all(map(readable, jax.tree.leaves(tree)))
 
 
 def pack(tree: Any) -> jax.Array:

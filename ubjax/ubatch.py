@@ -12,10 +12,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.buckets import Bucket
-from ubjax.pytree import pytree, static
+from ubjax.pictures import TokenRows, draw_ubatch
+from ubjax.pytree import at_hand, pytree, static
 from ubjax.split.plan import SplitPlan
 from ubjax.typing import I32, Array, Bool, Float, Int32, Scalar, UInt32
 
@@ -46,6 +48,21 @@ class Ubatch:
     n_tokens: I32
     n_seqs: I32
     bucket: Bucket = static()
+
+    def _repr_html_(self) -> str | None:
+        """A picture for notebooks; None, so that the text is shown, for a traced or vmapped ubatch."""
+        if not at_hand(self) or np.ndim(self.n_tokens):
+            return None
+        return draw_ubatch(*token_rows(self))._repr_html_()
+
+
+def token_rows(ubatch: Ubatch) -> tuple[TokenRows, Int32[np.ndarray, "Sb Lb"]]:
+    """The rows that hold a token, on the host, and which of them each row of the rectangle is (-1: padding)."""
+    valid = np.asarray(ubatch.valid)
+    at = np.flatnonzero(valid).astype(np.int32)
+    places = np.where(valid, np.cumsum(valid) - 1, -1).astype(np.int32)
+    tokens = TokenRows.of(ubatch, at, np.asarray(ubatch.batch_idx)[at])
+    return tokens, places.reshape(ubatch.bucket.n_blocks, ubatch.bucket.n_block_rows)
 
 
 @functools.partial(jax.jit, static_argnames="bucket")

@@ -20,7 +20,7 @@ def make(seqs, output=None):
 
 
 def view(plan, batch, n_ubatch=8, n_streams=40):
-    buckets = Buckets.default(n_batch=64, n_ubatch=n_ubatch, n_streams=n_streams, n_cells=1, kv_pad=1)
+    buckets = Buckets.default(n_batch=64, n_ubatch=n_ubatch, n_streams=n_streams, n_cells=(1,), kv_pad=1)
     return PlanView(BatchView.of(batch), plan, buckets)
 
 

@@ -12,7 +12,7 @@ from ubjax.buckets import Buckets
 from ubjax.split import split_equal, split_seq, split_simple
 from ubjax.viz import terminal
 from ubjax.viz.plan_view import BatchView, PlanView
-from ubjax.viz.terminal import PALETTE, Canvas, Ink, ranges
+from ubjax.viz.terminal import PALETTE, Canvas, Ink
 
 ANSI = re.compile("\x1b\\[[0-9;]*m")
 PLAIN = Ink(colour=False)
@@ -23,7 +23,9 @@ def draw(seqs, split, *, n_ubatch=8, ink=PLAIN, width=80, capacity=64):
     n_seq_max = 1 + max(max(ids) if isinstance(ids, list) else ids for ids in seqs)
     config = BatchConfig(n_vocab=1, n_batch=capacity, n_seq_max=n_seq_max)
     batch = Batch.from_arrays(np.zeros(len(seqs), np.int32), config=config, seq_id=seqs, capacity=capacity)
-    buckets = Buckets.default(n_batch=capacity, n_ubatch=n_ubatch, n_streams=n_seq_max, n_cells=1, kv_pad=1)
+    buckets = Buckets.default(
+        n_batch=capacity, n_ubatch=n_ubatch, n_streams=n_seq_max, n_cells=(1,), kv_pad=1
+    )
     view = BatchView.of(batch)
     canvas = Canvas(view, ink, width)
     return [canvas.rows_of_batch(), *canvas.plan(PlanView(view, split(batch, n_ubatch), buckets))]
@@ -176,17 +178,3 @@ def rows_drawn(text, size):
     hidden = sum(map(int, re.findall(r"<(\d+) more blocks>", text)))
     assert len(set(per_block)) == 1
     return per_block[0] * (len(per_block) + hidden)
-
-
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(10, 60))
-def test_ranges_are_true_and_short(numbers, room):
-    whole = ranges(numbers, 10_000)
-    pairs = [text.split("-") for text in whole.split()]
-    assert [n for pair in pairs for n in range(int(pair[0]), int(pair[-1]) + 1)] == numbers
-    short = ranges(numbers, room)
-    assert len(short) <= room
-    if short != whole:
-        assert len(whole) > room
-        start, end = short.split(" .. ")
-        assert whole.startswith(start)
-        assert whole.endswith(end)

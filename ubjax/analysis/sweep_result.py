@@ -105,6 +105,8 @@ class SweepResult:
             sizes = sorted({row["n_ubatch"] for row in self.rows})
             ax.set_xticks(sizes, [str(size) for size in sizes])
             ax.set(xlabel="n_ubatch", ylabel=f"{column}{', %' if column in _PERCENT else ''}", ylim=(0, None))
+            if column not in _PERCENT:
+                ax.yaxis.get_major_locator().set_params(integer=True)
             ax.grid(alpha=0.3)
         figure.axes[0].legend(fontsize="small")
         return figure

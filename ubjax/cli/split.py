@@ -6,29 +6,16 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
-from ubjax.batch import Batch
 from ubjax.buckets import Buckets
 from ubjax.cli.batch_argument import quoted, read_batch
-from ubjax.split.equal import split_equal
-from ubjax.split.plan import SplitPlan
-from ubjax.split.seq import split_seq
-from ubjax.split.simple import split_simple
-from ubjax.status import Reason, Status, sentence
+from ubjax.pictures.wording import count
 from ubjax.viz.plan_view import BatchView, PlanView
-from ubjax.viz.terminal import Canvas, Ink, ranges
-
-STRATEGIES: dict[str, Callable[[Batch, int, int], SplitPlan]] = {
-    "simple": lambda batch, n_ubatch, _: split_simple(batch, n_ubatch),
-    "equal": lambda batch, n_ubatch, tail: split_equal(batch, n_ubatch, tail, sequential=True),
-    "equal-any": lambda batch, n_ubatch, tail: split_equal(batch, n_ubatch, tail, sequential=False),
-    "seq": lambda batch, n_ubatch, _: split_seq(batch, n_ubatch),
-}
+from ubjax.viz.strategies import STRATEGIES, why_refused
+from ubjax.viz.terminal import Canvas, Ink
 
 MIN_WIDTH = 80  # columns; a narrower terminal wraps the lines itself
 
@@ -90,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
         else:
             totals = _wrapped(f"{name}: {_totals(view)}", canvas.width)
             print(f"\n{ink.heading(name)}{totals.removeprefix(name)}")
-            failure = _failure(name, view)
+            failure = why_refused(name, view)
             if failure:
                 print(_wrapped(f"  failed: {failure}", canvas.width))
             for line in canvas.plan(view):
@@ -117,7 +104,7 @@ def _strategies(text: str | None, keep_tail: int) -> list[str]:
 def _introduction(batch: BatchView, ink: Ink, n_ubatch: int, keep_tail: int) -> tuple[str, str]:
     tail = f", n_keep_tail {keep_tail}" if keep_tail else ""
     shared = " (+: in others too)" if (batch.n_seqs > 1).any() else ""
-    tokens, sequences = _count(batch.n_tokens, "token"), _count(len(batch.sequences()), "sequence")
+    tokens, sequences = count(batch.n_tokens, "token"), count(len(batch.sequences()), "sequence")
     return (
         f"{tokens} of {sequences}, n_ubatch {n_ubatch}{tail}",
         f"a cell is a token's sequence{shared}, {ink.hatch} is padding of the bucket",
@@ -128,31 +115,9 @@ def _totals(view: PlanView) -> str:
     if not len(view):
         return "no ubatch"
     return (
-        f"{_count(len(view), 'ubatch', 'ubatches')}, {_count(view.n_shapes, 'shape')}, "
-        f"{_count(view.n_buckets, 'bucket')}; padding {view.n_padded} of {view.n_rows} rows, fill {view.fill:.1%}"
+        f"{count(len(view), 'ubatch', 'ubatches')}, {count(view.n_shapes, 'shape')}, "
+        f"{count(view.n_buckets, 'bucket')}; padding {view.n_padded} of {view.n_rows} rows, fill {view.fill:.1%}"
     )
-
-
-def _failure(name: str, view: PlanView) -> str | None:
-    """Why no cache would take the plan; None when it is fine."""
-    batch = view.batch
-    if view.n_used < batch.n_tokens:
-        left = int(np.setdiff1d(np.arange(batch.n_tokens), view.order)[0])
-        text = sentence(Status.of(Reason.SPLIT_FAILED, where=left, found=view.n_used, needed=batch.n_tokens))
-        if name == "equal" and (batch.n_seqs > 1).any():
-            shared = int(np.argmax(batch.n_seqs > 1))
-            ids = ranges(batch.sequences(np.s_[shared : shared + 1]), 40)
-            text += f"; with sequential ids no token may be in several sequences, token {shared} is in sequences {ids}"
-        return text
-    disorder = None if view.keeps_order else view.first_disorder()
-    if disorder:
-        seq, late, early = disorder
-        return f"a cache would refuse it, token {late} of sequence {seq} comes before its token {early}"
-    return None
-
-
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def _wrapped(text: str, width: int) -> str:
@@ -164,7 +129,7 @@ def _as_json(batch: BatchView, views: dict[str, PlanView]) -> dict[str, Any]:
     splits = [
         {
             "strategy": name,
-            "failure": _failure(name, view),
+            "failure": why_refused(name, view),
             "equal_seqs": view.equal_seqs,
             "n_ubatches": len(view),
             "n_shapes": view.n_shapes,

@@ -13,7 +13,8 @@ a division as old - new, which would rotate the wrong way: it is kept for compar
 import numpy as np
 
 from ubjax.config import MemoryConfig
-from ubjax.pytree import pytree
+from ubjax.pictures import CellRows, draw_cells
+from ubjax.pytree import at_hand, pytree
 from ubjax.typing import Array, Int32, UInt32
 
 
@@ -42,3 +43,13 @@ class Cells:
             head=np.zeros(ns, np.int32),
             src=np.arange(ns, dtype=np.int32),
         )
+
+    def _repr_html_(self) -> str | None:
+        """A picture for notebooks; None, so that the text is shown, for traced or vmapped cells."""
+        return draw_cells(cell_rows(self))._repr_html_() if at_hand(self) and self.pos.ndim == 2 else None
+
+
+def cell_rows(cells: Cells) -> CellRows:
+    """Cells on the host, as pictures take them."""
+    pos, k_pos, seq, head, src = map(np.asarray, (cells.pos, cells.k_pos, cells.seq, cells.head, cells.src))
+    return CellRows(pos=pos, shift=pos - k_pos, seq=seq, head=head, src=src)

@@ -11,11 +11,10 @@ Padding: places of `order` from n_used on hold T (out of range, dropped on write
 ubatch repeat n_used; n_seqs is 0 there.
 """
 
-import jax
-import jax.core
 import numpy as np
 
-from ubjax.pytree import pytree
+from ubjax.pictures import draw_plan
+from ubjax.pytree import at_hand, pytree
 from ubjax.typing import I32, Array, Flag, Int32
 
 
@@ -37,10 +36,7 @@ class SplitPlan:
 
     def __repr__(self) -> str:
         """Ubatches as sets x rows, where the plan's arrays are at hand and of one batch."""
-        if (
-            any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(self))
-            or np.ndim(self.n_ubatches) != 0
-        ):
+        if not self._readable():
             return f"SplitPlan(T={self.order.shape[-1]}, traced or batched)"
         k = int(self.n_ubatches)
         sizes, sets = np.diff(np.asarray(self.offset)[: k + 1]), np.asarray(self.n_seqs)[:k]
@@ -48,6 +44,22 @@ class SplitPlan:
         shown = ", ".join(cut[:8]) + (f", ... {cut[-1]}" if k > 8 else "")
         order = _shortened(self.order, self.n_used)
         return f"SplitPlan({k} ubatches: {shown}; {int(self.n_used)} tokens, order {order})"
+
+    def _repr_html_(self) -> str | None:
+        """A picture for notebooks; None, so that the text is shown, where `repr` shows no ubatches either."""
+        if not self._readable():
+            return None
+        k = int(self.n_ubatches)
+        picture = draw_plan(
+            order=np.asarray(self.order)[: int(self.n_used)],
+            n_seqs=np.asarray(self.n_seqs)[:k],
+            offset=np.asarray(self.offset)[: k + 1],
+            equal_seqs=bool(self.equal_seqs),
+        )
+        return picture._repr_html_()
+
+    def _readable(self) -> bool:
+        return at_hand(self) and np.ndim(self.n_ubatches) == 0
 
 
 def _shortened(order: Array, n: Array) -> str:

@@ -1,1 +1,5 @@
 """Pictures of the pipeline."""
+
+from ubjax.viz.show import show
+
+__all__ = ["show"]

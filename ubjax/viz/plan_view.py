@@ -6,13 +6,15 @@ W   32-bit words of a sequence set
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.buckets import Bucket, Buckets
+from ubjax.pictures.wording import ids_of
 from ubjax.ragged import count_seqs, first_seq
 from ubjax.split.plan import SplitPlan
-from ubjax.typing import Bool, Int32, UInt32
+from ubjax.typing import Array, Bool, Int32, UInt32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,12 +30,12 @@ class BatchView:
     def of(cls, batch: Batch) -> "BatchView":
         """Read a batch back to the host."""
         n = int(batch.n_tokens)
-        words = np.asarray(batch.seq)[:n]
+        first, number = jax.device_get(_first_and_number(batch.seq))
         return cls(
-            first_seq=np.asarray(first_seq(words)),
-            n_seqs=np.asarray(count_seqs(words)),
+            first_seq=first[:n],
+            n_seqs=number[:n],
             output=np.asarray(batch.output)[:n],
-            words=words,
+            words=np.asarray(batch.seq)[:n],
         )
 
     @property
@@ -43,9 +45,12 @@ class BatchView:
 
     def sequences(self, rows: np.ndarray | slice = np.s_[:]) -> np.ndarray:
         """The sorted sequence ids of some rows (of all without argument)."""
-        present = np.bitwise_or.reduce(self.words[rows], axis=0)
-        bits = np.unpackbits(present.astype("<u4").view(np.uint8), bitorder="little")
-        return np.flatnonzero(bits).astype(np.int32)
+        return ids_of(np.bitwise_or.reduce(self.words[rows], axis=0))
+
+
+@jax.jit
+def _first_and_number(seq: UInt32[Array, "T W"]) -> tuple[Int32[jax.Array, " T"], Int32[jax.Array, " T"]]:
+    return first_seq(seq), count_seqs(seq)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,10 +15,11 @@ Colours only repeat what the text says.
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from ubjax.pictures.wording import ends, ranges
 from ubjax.viz.plan_view import BatchView, PlanView, UbatchView
 
 # Backgrounds of the 256-colour palette on which black text is easy to read; neighbours differ in hue.
@@ -156,41 +157,12 @@ def _entry(k: int, ubatch: UbatchView) -> tuple[str, ...]:
     )
 
 
-def ranges(numbers: np.ndarray | Sequence[int], room: int) -> str:
-    """Whole numbers in their order, runs as `3-7`; what does not fit into `room` columns is left out before the last.
-
-    >>> ranges([0, 1, 2, 7, 10, 11], 20)
-    '0-2 7 10-11'
-    >>> ranges([0, 5, 10, 15, 20, 25], 14)
-    '0 5 10 .. 25'
-    >>> ranges([100, 101, 102, 0, 200, 201], 12)
-    '100 .. 201'
-    """
-    numbers = np.asarray(numbers)
-    breaks = np.flatnonzero(np.diff(numbers) != 1)
-    first, last = np.append(numbers[:1], numbers[breaks + 1]), np.append(numbers[breaks], numbers[-1:])
-    text, end = "", _range(first[-1], last[-1])
-    for i in range(len(breaks)):
-        longer = f"{text}{_range(first[i], last[i])} "
-        rest = end if i == len(breaks) - 1 else f".. {end}"
-        if len(longer) + len(rest) > room:
-            return f"{text}.. {end}" if text else f"{first[0]} .. {last[-1]}"
-        text = longer
-    return text + end
-
-
-def _range(first: np.integer, last: np.integer) -> str:
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def _gap(n: int, unit: str = "") -> str:
     return f"<{n} more{unit}>"
 
 
 def _ends(n: int, size: int, room: int, unit: str = "") -> tuple[int, int]:
     """How many of n things of `size` columns to show before and behind a gap in `room` columns: (n, 0) when all fit."""
-    shown = max(2, (room - len(_gap(n, unit))) // size)
-    if n * size <= room or n <= shown:
+    if n * size <= room:
         return n, 0
-    last = max(1, shown // 4)
-    return shown - last, last
+    return ends(n, max(2, (room - len(_gap(n, unit))) // size))
