@@ -94,7 +94,8 @@ class Cache:
         self.config = model.config
         c = self.config
         empty = jnp.full((n_streams, c.n_kv_heads, n_cells, c.head_dim), jnp.nan, dtype)
-        self.kv = (KV(k=(empty,) * c.n_layers, v=(empty,) * c.n_layers, n_cells=n_cells),)
+        layers = [len(c.cache_layers(cache)) for cache in range(c.n_caches)]
+        self.kv = tuple(KV(k=(empty,) * n, v=(empty,) * n, n_cells=n_cells) for n in layers)
         self.pos = np.full((n_streams, n_cells), -1)
         self.seq = np.full((n_streams, n_cells), -1)
 
@@ -126,14 +127,19 @@ class Cache:
             cells = self.pos[stream[r]]
             mask[r] = (cells >= 0) & (cells <= pos) & (self.seq[stream[r]] == seq)
         valid = self.pos if len(self.pos) == 1 else self.pos[first_stream : first_stream + n_blocks]
-        access = CellAccess(
-            slot=slot,
-            stream=stream,
-            first_stream=np.array(first_stream, np.int32),
-            mask=mask.reshape(n_blocks, length, -1),
-            valid=valid >= 0,
+        # A window cache has the same cells here: only what is seen of them differs.
+        far = fields["pos"][0][:, None] - self.pos[stream] >= self.config.n_swa
+        access = tuple(
+            CellAccess(
+                slot=slot,
+                stream=stream,
+                first_stream=np.array(first_stream, np.int32),
+                mask=seen.reshape(n_blocks, length, -1),
+                valid=valid >= 0,
+            )
+            for seen in (mask, mask & ~far)[: self.config.n_caches]
         )
-        logits, self.kv = call(*self.split, Ubatch(**fields, bucket=bucket), self.kv, (access,))
+        logits, self.kv = call(*self.split, Ubatch(**fields, bucket=bucket), self.kv, access)
         return np.asarray(logits)[: len(at)]
 
 
