@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ubjax.loaders.hf_names import llama_cpp_name
 from ubjax.loaders.hyperparameters import WINDOW_PERIODS, WINDOW_ROPE_BASES
 from ubjax.loaders.names import OPTIONAL_ROLES, split_name
 from ubjax.models.config import ARCHITECTURES
@@ -30,11 +31,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def hf_hyperparameters(config: Mapping[str, Any], tensors: Iterable[str]) -> dict[str, Any]:
-    """What `hyperparameters` gives for a GGUF, from a config.json and the tensors' names (llama.cpp's).
+    """What `hyperparameters` gives for a GGUF, from a config.json and the names of the tensors beside it.
 
     One key more, `rope_factors`: what frequencies are divided by (scaling "llama3"), which a GGUF has as the tensor
-    "rope_freqs.weight"; else (). Raises ValueError for a model type, an activation or a rotation that is not
-    supported, and for a key that is missing.
+    "rope_freqs.weight"; else (). Raises ValueError for a model type, an activation or a tensor that is not
+    known, and for a key that is missing.
     """
     architecture = architecture_of(config)
     n_embd, n_head = need(config, "hidden_size"), need(config, "num_attention_heads")
@@ -43,7 +44,9 @@ def hf_hyperparameters(config: Mapping[str, Any], tensors: Iterable[str]) -> dic
     n_rot = int(head_dim * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
     factors = llama3_factors(rope, n_rot) if rope["rope_type"] == "llama3" else ()
     scalar = config.get("query_pre_attn_scalar")
-    roles = {split_name(name)[1] for name in tensors} | ({"rope_freqs.weight"} if len(factors) else set())
+    roles = {split_name(llama_cpp_name(name, architecture))[1] for name in tensors}
+    if factors:
+        roles.add("rope_freqs.weight")
     tied = config.get("tie_word_embeddings", "output.weight" not in roles)
     return {
         "architecture": architecture,

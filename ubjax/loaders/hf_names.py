@@ -67,7 +67,7 @@ def hf_weights(
     The head of a model that ties it to its embeddings is left out. Raises ValueError for a name that is not known.
     """
     architecture, sizes = hyper["architecture"], axis_sizes(hyper)
-    if len(hyper["rope_factors"]):
+    if hyper["rope_factors"]:
         yield "rope_freqs.weight", np.asarray(hyper["rope_factors"], np.float32)
     for name, weight in tensors:
         known = llama_cpp_name(name, architecture)
