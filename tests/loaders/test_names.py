@@ -264,8 +264,7 @@ def test_smollm2():
 @pytest.mark.slow
 def test_gemma3():
     file = open_gguf(find_model("gemma3"))
-    hyper = hyperparameters(file)
-    shapes = {name: weight.shape for name, weight in load_weights(file, hyper)}
-    assert len(shapes) == 236
-    assert sum(int(np.prod(shape)) for shape in shapes.values()) == 268_098_176
-    assert {file.info(name).type_name for name in shapes} == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}
+    specs = check_tensors(file, hyperparameters(file))
+    assert len(specs) == 236
+    assert sum(int(np.prod(spec.shape)) for spec in specs) == 268_098_176
+    assert {file.info(spec.name).type_name for spec in specs} == {"F32", "Q4_K", "Q5_0", "Q6_K", "Q8_0"}

@@ -1,10 +1,9 @@
 """Every architecture against transformers on torch: tiny random weights, the same logits.
 
-The weights go through the same names and hyperparameters as those of a folder of Hugging Face.
+The weights go through the names and hyperparameters of `loaders.hf_names` and `loaders.hf_config`.
 """
 
 import functools
-import importlib
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 50.0},
 }
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 # Model type, its class in transformers, what differs from TINY, and the caches that it has.
 MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "llama, factors, biases": (
@@ -85,7 +85,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "gemma3": (
         "gemma3_text",
         "Gemma3",
-        GEMMA | {"rope_parameters": GEMMA3_ROPE, "num_hidden_layers": 7, "sliding_window": 5},
+        GEMMA
+        | {"rope_parameters": GEMMA3_ROPE, "num_hidden_layers": 3, "layer_types": MIXED, "sliding_window": 5},
         2,
     ),
 }
@@ -94,7 +95,9 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {
 @functools.cache
 def peer(name):
     """A model of transformers with random weights of a size that makes every part matter."""
-    torch, transformers = (importlib.import_module(package) for package in ("torch", "transformers"))
+    import torch
+    import transformers
+
     kind, cls, change, _ = MODELS[name]
     # "eager" is the implementation that has soft caps.
     config = transformers.AutoConfig.for_model(kind, attn_implementation="eager", **TINY | change)
@@ -110,7 +113,8 @@ def peer(name):
 
 
 def logits_of(model, tokens):
-    torch = importlib.import_module("torch")
+    import torch
+
     with torch.no_grad():
         return model(torch.asarray(tokens)[None]).logits[0].numpy()
 
