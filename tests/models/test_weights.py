@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models.helpers import FULL, GROUPED, SINGLE_KEY_HEAD, random_weights
+from tests.models.helpers import FULL, GROUPED, SINGLE_KEY_HEAD, WINDOWED, random_weights
 from ubjax.models.decoder import Decoder
 
-CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD}
+CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD, "windowed": WINDOWED}
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, "float16"], ids=str)

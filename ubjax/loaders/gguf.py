@@ -4,10 +4,15 @@ The file is memory-mapped: opening costs the header only, and reading a tensor c
 block formats are those of `gguf.quants`. Matrices are [out, in], as in `x @ w.T`.
 """
 
+import contextlib
+import dataclasses
+import hashlib
 import math
 import mmap
 import os
 import stat
+from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +22,7 @@ from ubjax.loaders.extras import import_extra
 from ubjax.loaders.gguf_header import TensorInfo, read_header
 from ubjax.loaders.metadata import GGUFError, Metadata, short
 
-__all__ = ["GGUFError", "GGUFFile", "TensorInfo", "open_gguf"]
+__all__ = ["FileParts", "GGUFError", "GGUFFile", "TensorInfo", "open_gguf"]
 
 SLAB = 1 << 17  # values dequantized at once: the temporaries of gguf.quants stay in the CPU's cache
 
@@ -36,6 +41,11 @@ class GGUFFile:
         self.metadata: Metadata = header.metadata
         self.tensors: dict[str, TensorInfo] = header.tensors
         self._view = view
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file."""
+        return self._view.nbytes
 
     def __repr__(self) -> str:
         return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
@@ -85,21 +95,63 @@ class GGUFFile:
         return values.reshape(info.shape)
 
 
-def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Map a GGUF file and read its header.
+@dataclasses.dataclass(frozen=True)
+class FileParts:
+    """A file that lies in parts, in order, with the SHA-256 (hex) of the whole."""
+
+    parts: tuple[Path, ...]
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where the whole file would lie: the first part without its last suffix."""
+        return self.parts[0].with_suffix("")
+
+
+def open_gguf(path: str | os.PathLike[str] | FileParts) -> GGUFFile:
+    """Map a GGUF file and read its header; a file in parts is read into memory and checked as a whole.
 
     Raises:
         GGUFError: missing file, directory or device, empty, not GGUF, unsupported version, truncated in the
-            header or in a tensor's data, unknown tensor type, or counts and sizes that cannot be.
+            header or in a tensor's data, unknown tensor type, or counts and sizes that cannot be; parts that are not
+            the file that they should be.
     """
+    if isinstance(path, FileParts):
+        return GGUFFile(path.path, _join(path))
     path = Path(path)
+    with _readable(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    return GGUFFile(path, memoryview(mapped))
+
+
+def _join(source: FileParts) -> memoryview:
+    """The parts one behind the other, in memory of their own: nothing is written to disk."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_readable(path)) for path in source.parts]
+        sizes = [os.fstat(file.fileno()).st_size for file in files]
+        whole, start = memoryview(bytearray(sum(sizes))), 0
+        for file, size in zip(files, sizes, strict=True):
+            file.readinto(whole[start : start + size])
+            start += size
+    found = hashlib.sha256(whole).hexdigest()
+    if found != source.sha256:
+        raise GGUFError(
+            f"{source.path}: its {len(sizes)} parts have SHA-256 {found}, {source.sha256} is needed: "
+            "install the packages again"
+        )
+    return whole.toreadonly()
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[BufferedReader]:
+    """A regular file, open to be read; whatever else there may be is one sentence."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
             with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-            return GGUFFile(path, memoryview(mapped))
+                yield file
+            return
     except FileNotFoundError:
         raise GGUFError(f"{path}: there is no such file") from None
     except OSError as error:

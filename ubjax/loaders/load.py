@@ -16,7 +16,7 @@ from ubjax.typing import Text
 def load_model(
     name_or_path: str | os.PathLike[str], *, dtype: Text = "float32", on_tensor: OnTensor | None = None
 ) -> tuple[Decoder, Tokenizer]:
-    """The decoder and the tokenizer of a GGUF file, or of an installed model package ("smollm2").
+    """The decoder and the tokenizer of a GGUF file, or of an installed model package ("smollm2", "gemma3").
 
     Weights are dequantized and stored as `dtype`, tensor by tensor; after each, `on_tensor(name, i, n)` is told
     that i of n are there. Raises ValueError (ModelNotFoundError,
@@ -26,5 +26,5 @@ def load_model(
     file = open_gguf(find_model(name_or_path))
     hyper = hyperparameters(file)
     tokenizer = Tokenizer.from_gguf(file)
-    config = DecoderConfig.from_gguf(hyper)
+    config = DecoderConfig.from_hyperparameters(hyper)
     return Decoder.from_weights(config, load_weights(file, hyper, on_tensor), dtype), tokenizer

@@ -1,9 +1,14 @@
-"""llama.cpp's tensor names for the `llama` architecture: roles, shapes, and the order of the rotated rows.
+"""llama.cpp's tensor names: roles and shapes by architecture, fused tensors, and the order of the rotated rows.
 
 A name is a role, or a role inside a block: `output_norm.weight`, `blk.3.attn_q.weight` (block 3, role
 "attn_q.weight").
 
-Rotary rows. The converter from Hugging Face to GGUF reorders the rows of q and k of this architecture, so
+Fused tensors lie in a file over one another, and are loaded as their parts:
+
+    attn_qkv                        attn_q, attn_k, attn_v
+    ffn_up with 2 ff rows (phi3)    ffn_gate, ffn_up
+
+Rotary rows. The converter from Hugging Face to GGUF reorders the rows of q and k of the architecture `llama`, so
 that the two values of a rotated pair are neighbours (ggml's NORM rope) instead of half a head apart (NEOX,
 Hugging Face's rotate_half). Loading puts them back, within each head, for example with n_rot = 6 and a head
 of 7:
@@ -22,6 +27,7 @@ from jaxtyping import Float32
 
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.metadata import short
+from ubjax.models.config import ARCHITECTURES
 
 OnTensor = Callable[[str, int, int], object]  # name of a tensor, its number from 1, how many there are
 
@@ -52,9 +58,22 @@ BLOCK_ROLES = {
     "ffn_up.bias": ("ff",),
     "ffn_down.bias": ("embd",),
 }
+QK_NORM_ROLES = {"attn_q_norm.weight": ("head",), "attn_k_norm.weight": ("head",)}
+POST_NORM_ROLES = {"post_attention_norm.weight": ("embd",), "post_ffw_norm.weight": ("embd",)}
+FUSED_QKV = "attn_qkv.weight"
 OPTIONAL_ROLES = frozenset(
-    {"output.weight", "rope_freqs.weight", *(role for role in BLOCK_ROLES if role.endswith(".bias"))}
+    {
+        "output.weight",
+        "rope_freqs.weight",
+        FUSED_QKV,
+        *(role for role in BLOCK_ROLES if role.endswith(".bias")),
+    }
 )
+# Parts of a fused tensor from its first row on, with their axes.
+FUSED = {
+    "attn_qkv.weight": {"attn_q.weight": "q", "attn_k.weight": "k", "attn_v.weight": "v"},
+    "ffn_up.weight": {"ffn_gate.weight": "ff", "ffn_up.weight": "ff"},
+}
 ROTATED_ROLES = {
     "attn_q.weight": "head_count",
     "attn_q.bias": "head_count",
@@ -65,12 +84,10 @@ ROTATED_ROLES = {
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """A tensor that the model needs: name, role, shape in numpy order; `n_head` of rotated rows, else 0."""
+    """A tensor that the file must have: name, shape in numpy order."""
 
     name: str
-    role: str
     shape: tuple[int, ...]
-    n_head: int
 
 
 def split_name(name: str) -> tuple[int | None, str]:
@@ -89,24 +106,48 @@ def axis_sizes(hyper: Mapping[str, Any]) -> dict[str, int]:
         "vocab": hyper["vocab_size"],
         "embd": hyper["embedding_length"],
         "ff": hyper["feed_forward_length"],
+        "gate_up": 2 * hyper["feed_forward_length"],
+        "head": hyper["key_length"],
         "q": hyper["head_count"] * hyper["key_length"],
         "k": hyper["head_count_kv"] * hyper["key_length"],
         "v": hyper["head_count_kv"] * hyper["value_length"],
+        "qkv": (hyper["head_count"] + hyper["head_count_kv"]) * hyper["key_length"]
+        + hyper["head_count_kv"] * hyper["value_length"],
         "heads_v": hyper["head_count"] * hyper["value_length"],
         "rope_pairs": hyper["rope_dimension_count"] // 2,
     }
 
 
+def block_roles(hyper: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The roles inside a block of this architecture, optional ones included, with their axes."""
+    architecture = hyper["architecture"]
+    fixed = ARCHITECTURES[architecture]
+    roles = dict(BLOCK_ROLES)
+    if fixed.get("qk_norm"):
+        roles |= QK_NORM_ROLES
+    if fixed.get("post_norms"):
+        roles |= POST_NORM_ROLES
+    if FUSED_QKV in hyper["optional_tensors"]:
+        for part in FUSED[FUSED_QKV]:
+            del roles[part]
+        roles[FUSED_QKV] = ("qkv", "embd")
+    if architecture == "phi3":
+        for role in ("ffn_gate.weight", "ffn_gate.bias", "ffn_up.bias"):
+            del roles[role]
+        roles["ffn_up.weight"] = ("gate_up", "embd")
+    return roles
+
+
 def tensor_specs(hyper: Mapping[str, Any]) -> Iterator[TensorSpec]:
-    """Every tensor of a model with these hyperparameters: first those of the whole model, then by block."""
+    """Every tensor of a file with these hyperparameters: first those of the whole model, then by block."""
     sizes = axis_sizes(hyper)
     has = set(hyper["optional_tensors"])
+    of_block = block_roles(hyper)
     for block in range(-1, hyper["block_count"]):
-        prefix, roles = ("", GLOBAL_ROLES) if block < 0 else (f"blk.{block}.", BLOCK_ROLES)
+        prefix, roles = ("", GLOBAL_ROLES) if block < 0 else (f"blk.{block}.", of_block)
         for role, axes in roles.items():
             if role in has or role not in OPTIONAL_ROLES:
-                n_head = hyper[ROTATED_ROLES[role]] if role in ROTATED_ROLES else 0
-                yield TensorSpec(prefix + role, role, tuple(sizes[axis] for axis in axes), n_head)
+                yield TensorSpec(prefix + role, tuple(sizes[axis] for axis in axes))
 
 
 def check_tensors(file: GGUFFile, hyper: Mapping[str, Any]) -> list[TensorSpec]:
@@ -159,22 +200,42 @@ def unpermute_rope(
     return weight.reshape(n_head, rows // n_head, *weight.shape[1:])[:, order].reshape(weight.shape)
 
 
+def parts_of(
+    name: str, weight: Float32[np.ndarray, "..."], sizes: Mapping[str, int]
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    """A tensor, or the parts of a fused one, by name; `sizes` as `axis_sizes` gives them."""
+    block, role = split_name(name)
+    parts = FUSED.get(role, {})
+    if block is None or len(weight) != sum(sizes[axis] for axis in parts.values()):
+        yield name, weight
+        return
+    start = 0
+    for part, axis in parts.items():
+        yield f"blk.{block}.{part}", weight[start : start + sizes[axis]]
+        start += sizes[axis]
+
+
 def load_weights(
     file: GGUFFile, hyper: Mapping[str, Any], on_tensor: OnTensor | None = None
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """The weights one by one, as (llama.cpp name, float32 array in numpy order), rotated rows in NEOX order.
 
-    Everything is checked before the first tensor comes, and one tensor at a time is held: a caller that
-    stores each at once peaks at the weights plus one tensor. `on_tensor(name, i, n)` is called when the caller
-    has stored tensor i (from 1) of n. Errors as `check_tensors`.
+    A fused tensor comes as its parts. Everything is checked before the first tensor comes, and one tensor at a time is
+    held: a caller that stores each at once peaks at the weights plus one tensor. `on_tensor(name, i, n)` is called when
+    the caller has stored tensor i (from 1) of n. Errors as `check_tensors`.
     """
     specs = check_tensors(file, hyper)
+    sizes = axis_sizes(hyper)
+    heads = ROTATED_ROLES if hyper["architecture"] == "llama" else {}
     for i, spec in enumerate(specs, 1):
-        yield spec.name, _weight(file, spec, hyper)
+        for name, weight in parts_of(spec.name, file.tensor(spec.name), sizes):
+            n_head = heads.get(split_name(name)[1])
+            yield name, weight if n_head is None else _neox(weight, hyper[n_head], hyper)
         if on_tensor is not None:
             on_tensor(spec.name, i, len(specs))
 
 
-def _weight(file: GGUFFile, spec: TensorSpec, hyper: Mapping[str, Any]) -> Float32[np.ndarray, "..."]:
-    weight = file.tensor(spec.name)
-    return unpermute_rope(weight, spec.n_head, hyper["rope_dimension_count"]) if spec.n_head else weight
+def _neox(
+    weight: Float32[np.ndarray, "..."], n_head: int, hyper: Mapping[str, Any]
+) -> Float32[np.ndarray, "..."]:
+    return unpermute_rope(weight, n_head, hyper["rope_dimension_count"])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ubjax.models.config import DecoderConfig
-from ubjax.models.layers import Linear
+from ubjax.models.layers import Linear, RMSNorm, soft_cap
 from ubjax.models.rope import Rotation, rotate
 from ubjax.pytree import pytree
 from ubjax.typing import I32, Array, Bool, Float, Int32
@@ -55,10 +55,13 @@ def attend(
     k: Float[Array, "NS Hk Ckv D"],
     v: Float[Array, "NS Hk Ckv D"],
     access: CellAccess,
+    scale: float | None = None,
+    cap: float | None = None,
 ) -> Float[jax.Array, "R H D"]:
-    """softmax(q k / sqrt(D)) v over the cells that each row sees; finite for a row that sees nothing.
+    """softmax(scale * q k) v over the cells that each row sees; finite for a row that sees nothing.
 
-    Cells that hold nothing may contain NaN: their scores are replaced, their V is zeroed.
+    `scale` is 1 / sqrt(D) unless it is given; with a `cap` scores are soft-capped. Cells that hold nothing may contain
+    NaN: their scores are replaced, their V is zeroed.
     """
     n_rows, n_heads, d = q.shape
     n_streams, n_kv_heads, n_cells = k.shape[:3]
@@ -69,9 +72,10 @@ def attend(
     v = jnp.where(access.valid[:, None, :, None], v, 0)
     length, groups = n_rows // n_blocks, n_heads // n_kv_heads
     # The rows of all query heads that share a key head become the rows of one matrix product.
-    q = (q * d**-0.5).reshape(n_blocks, length, n_kv_heads, groups * d).transpose(0, 2, 1, 3)
+    scale = d**-0.5 if scale is None else scale
+    q = (q * scale).reshape(n_blocks, length, n_kv_heads, groups * d).transpose(0, 2, 1, 3)
     q = q.reshape(n_blocks, n_kv_heads, length * groups, d).astype(k.dtype)
-    score = _product("bhmd,bhcd->bhmc", q, k)
+    score = soft_cap(_product("bhmd,bhcd->bhmc", q, k), cap)
     score = score.reshape(n_blocks, n_kv_heads, length, groups, n_cells)
     mask = access.mask.reshape(n_blocks, 1, length, 1, n_cells)
     weight = jax.nn.softmax(jnp.where(mask, score, jnp.finfo(jnp.float32).min), axis=-1)
@@ -86,13 +90,18 @@ def _product(axes: str, a: Array, b: Array) -> jax.Array:
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention with rotary positions; q, k and v are stacked in one matrix."""
+    """Grouped-query attention with rotary positions; q, k and v are stacked in one matrix.
+
+    With `qk_norm` every head of q and k is normed before it is rotated.
+    """
 
     def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
         self.config = config
         n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
         in_bias = any(name in config.biases for name in ("attn_q", "attn_k", "attn_v"))
         self.qkv = Linear(config.n_embd, n_q + 2 * n_kv, bias=in_bias, dtype=dtype, rngs=rngs)
+        self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.output = Linear(n_q, config.n_embd, bias="attn_output" in config.biases, dtype=dtype, rngs=rngs)
 
     def __call__(
@@ -104,10 +113,12 @@ class Attention(nnx.Module):
         at: Rotation,
     ) -> tuple[Float[jax.Array, "R E"], Float[jax.Array, "NS Hk Ckv D"], Float[jax.Array, "NS Hk Ckv D"]]:
         """What the rows gather, and the cache of this layer with them in it."""
-        n_heads, n_kv = self.config.n_heads, self.config.n_kv_heads
-        heads = self.qkv(x).reshape(x.shape[0], n_heads + 2 * n_kv, self.config.head_dim)
-        q, new_k, new_v = jnp.split(heads, [n_heads, n_heads + n_kv], axis=1)
+        c = self.config
+        heads = self.qkv(x).reshape(x.shape[0], c.n_heads + 2 * c.n_kv_heads, c.head_dim)
+        q, new_k, new_v = jnp.split(heads, [c.n_heads, c.n_heads + c.n_kv_heads], axis=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, new_k = self.q_norm(q), self.k_norm(new_k)
         k = write_rows(k, rotate(new_k, at), access)
         v = write_rows(v, new_v, access)
-        out = attend(rotate(q, at), k, v, access)
+        out = attend(rotate(q, at), k, v, access, c.attn_scale, c.attn_softcap)
         return self.output(out.reshape(x.shape[0], -1)), k, v

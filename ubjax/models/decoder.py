@@ -15,19 +15,20 @@ from ubjax.batch import ROW_ID
 from ubjax.memory.kv import KV, AllKV
 from ubjax.models.attention import Attention, CellAccess
 from ubjax.models.config import DecoderConfig
-from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear, random_matrix
-from ubjax.models.rope import Rotation, rotate, rotation
+from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear, random_matrix, soft_cap
+from ubjax.models.rope import Rotation, rotation, shift_rows
 from ubjax.models.weights import fill_weights
 from ubjax.typing import Array, Float, Int32
 from ubjax.ubatch import Ubatch
 
 
 class DecoderLayer(nnx.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); what is added may be normed once more."""
 
     def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
         self.attn_norm = RMSNorm(config.n_embd, config.norm_eps)
         self.attn = Attention(config, dtype=dtype, rngs=rngs)
+        self.attn_post_norm = RMSNorm(config.n_embd, config.norm_eps) if config.post_norms else None
         self.ffn_norm = RMSNorm(config.n_embd, config.norm_eps)
         self.ffn = GatedFeedForward(
             config.n_embd,
@@ -36,7 +37,9 @@ class DecoderLayer(nnx.Module):
             out_bias="ffn_down" in config.biases,
             dtype=dtype,
             rngs=rngs,
+            activation=config.activation,
         )
+        self.ffn_post_norm = RMSNorm(config.n_embd, config.norm_eps) if config.post_norms else None
 
     def __call__(
         self,
@@ -48,8 +51,13 @@ class DecoderLayer(nnx.Module):
     ) -> tuple[Float[jax.Array, "R E"], Float[jax.Array, "NS Hk Ckv D"], Float[jax.Array, "NS Hk Ckv D"]]:
         """The rows after this layer, and its K and V."""
         gathered, k, v = self.attn(self.attn_norm(x), k, v, access, at)
+        if self.attn_post_norm is not None:
+            gathered = self.attn_post_norm(gathered)
         x = gathered + x
-        return self.ffn(self.ffn_norm(x)) + x, k, v
+        added = self.ffn(self.ffn_norm(x))
+        if self.ffn_post_norm is not None:
+            added = self.ffn_post_norm(added)
+        return added + x, k, v
 
 
 class Decoder(nnx.Module):
@@ -88,47 +96,49 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[jax.Array, "O V"], AllKV]:
         """Logits of the output rows (ubatch.out_rows; what padding gets is undefined but finite) and the new K/V.
 
-        K/V and access are those of each cache, K/V with the cache's layers in order.
+        One KV and one CellAccess per cache: `kv[c].k[i]` is the K of the i-th layer of cache c (`config.cache_layers`).
         Raises ValueError (before tracing) when rows of embeddings have another width than the model.
         """
         x = self._embed(ubatch)
-        factors = None if self.rope_factors is None else self.rope_factors[...]
-        at = rotation(jnp.asarray(ubatch.pos)[0], self.config.rope_dim, self.config.rope_theta, factors)
-        ks, vs = [list(own.k) for own in kv], [list(own.v) for own in kv]
-        for layer, (cache, i) in zip(self.layers, self.config.layer_places, strict=True):
-            x, ks[cache][i], vs[cache][i] = layer(x, ks[cache][i], vs[cache][i], access[cache], at)
+        at = [self._rotation(jnp.asarray(ubatch.pos)[0], cache) for cache in range(len(kv))]
+        ks: list[list[Array]] = [[] for _ in kv]
+        vs: list[list[Array]] = [[] for _ in kv]
+        for layer, c in zip(self.layers, self.config.layer_caches, strict=True):
+            i = len(ks[c])
+            x, k, v = layer(x, kv[c].k[i], kv[c].v[i], access[c], at[c])
+            ks[c].append(k)
+            vs[c].append(v)
         return self._logits(x, ubatch), tuple(
             KV(k=tuple(k), v=tuple(v), n_cells=own.n_cells) for k, v, own in zip(ks, vs, kv, strict=True)
         )
 
     def shift_keys(self, kv: AllKV, shift: tuple[Int32[Array, "NS C"], ...]) -> AllKV:
-        """K/V with the K rows of every cell rotated on by its shift, those with shift 0 untouched bit for bit.
+        """K/V with the K rows of every cell rotated on by its shift, those with shift 0 untouched bit for bit; pure.
 
-        A K row computed at position p becomes that of position p + shift. K may hold fewer cells than C.
+        A K row computed at position p becomes that of position p + shift, each layer with its own rotation. K may hold
+        fewer cells than C.
         """
+        shifted = []
+        for c, (own, by) in enumerate(zip(kv, shift, strict=True)):
+            held = jnp.asarray(by)[:, : own.n_cells]
+            at = self._rotation(held.reshape(-1), c)
+            shifted.append(KV(k=tuple(shift_rows(k, held, at) for k in own.k), v=own.v, n_cells=own.n_cells))
+        return tuple(shifted)
+
+    def _rotation(self, pos: Int32[Array, " R"], cache: int) -> Rotation:
+        """The rotation of the layers of a cache at positions `pos`."""
+        theta, scale = self.config.rope(cache)
         factors = None if self.rope_factors is None else self.rope_factors[...]
-
-        def shifted(k: Float[Array, "NS Hk Ckv D"], by: Int32[Array, "NS C"]) -> jax.Array:
-            n_streams, n_heads, n_cells, width = k.shape
-            by = by[:, :n_cells].reshape(-1)
-            at = rotation(by, self.config.rope_dim, self.config.rope_theta, factors)
-            rows = k.transpose(0, 2, 1, 3).reshape(-1, n_heads, width)
-            rows = jnp.where(
-                (by != 0)[:, None, None], rotate(rows.astype(jnp.float32), at).astype(k.dtype), rows
-            )
-            return rows.reshape(n_streams, n_cells, n_heads, width).transpose(0, 2, 1, 3)
-
-        return tuple(
-            KV(k=tuple(shifted(k, by) for k in own.k), v=own.v, n_cells=own.n_cells)
-            for own, by in zip(kv, shift, strict=True)
-        )
+        return rotation(pos, self.config.rope_dim, theta, factors, scale)
 
     def _embed(self, ubatch: Ubatch) -> Float[jax.Array, "R E"]:
-        """Rows with an id are looked up, the others are taken as they are."""
+        """Rows with an id are looked up (and scaled, if the model does that), the others are taken as they are."""
         width = ubatch.embd.shape[1]
         if width not in (0, self.config.n_embd):
             raise ValueError(f"embedding rows have {width} values, the model needs {self.config.n_embd}")
         looked_up = self.embedding[...].at[ubatch.token].get(mode="clip").astype(jnp.float32)
+        if self.config.scale_embd:
+            looked_up = looked_up * self.config.n_embd**0.5
         if width == 0:
             return looked_up
         has_id = (jnp.asarray(ubatch.type) & ROW_ID) != 0
@@ -139,4 +149,5 @@ class Decoder(nnx.Module):
             return jnp.zeros((0, self.config.n_vocab))
         wanted = jnp.asarray(x).at[ubatch.out_rows].get(mode="fill", fill_value=0)
         normed = self.norm(wanted)
-        return linear(normed, self.embedding[...]) if self.head is None else self.head(normed)
+        logits = linear(normed, self.embedding[...]) if self.head is None else self.head(normed)
+        return soft_cap(logits, self.config.logit_softcap)

@@ -3,6 +3,8 @@
 Matrices are [out, in], in the dtype of storage; vectors are float32. R rows.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -71,20 +73,43 @@ class RMSNorm(nnx.Module):
         self.weight = nnx.Param(jnp.ones(n))
         self.eps = eps
 
-    def __call__(self, x: Float[Array, "R n"]) -> Float[jax.Array, "R n"]:
+    def __call__(self, x: Float[Array, "*rows n"]) -> Float[jax.Array, "*rows n"]:
         """The normed rows."""
         scale = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps)
-        return scale * x * self.weight[...][None, :]
+        weight = self.weight[...]
+        return scale * x * weight.reshape((1,) * (x.ndim - 1) + weight.shape)
 
 
 class GatedFeedForward(nnx.Module):
-    """down(silu(gate(x)) * up(x)), gate and up stacked (SwiGLU)."""
+    """down(activation(gate(x)) * up(x)), gate and up stacked (SwiGLU or GeGLU)."""
 
-    def __init__(self, n_embd: int, n_ff: int, *, in_bias: bool, out_bias: bool, dtype: Any, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        n_embd: int,
+        n_ff: int,
+        *,
+        in_bias: bool,
+        out_bias: bool,
+        dtype: Any,
+        rngs: nnx.Rngs,
+        activation: str = "silu",
+    ):
         self.gate_up = Linear(n_embd, 2 * n_ff, bias=in_bias, dtype=dtype, rngs=rngs)
         self.down = Linear(n_ff, n_embd, bias=out_bias, dtype=dtype, rngs=rngs)
+        self.activation = activation
 
     def __call__(self, x: Float[Array, "R E"]) -> Float[jax.Array, "R E"]:
         """What the feed-forward adds to the rows."""
         gate, up = jnp.split(self.gate_up(x), 2, axis=-1)
-        return self.down(jax.nn.silu(gate) * up)
+        return self.down(ACTIVATIONS[self.activation](gate) * up)
+
+
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """Keep x within a cap: cap * tanh(x / cap); x itself where there is none."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=True),
+}

@@ -1,4 +1,4 @@
-"""Rotary positions: the pairs (i, i + rope_dim / 2) of a head are rotated by pos * theta ** (-2 i / rope_dim).
+"""Rotary positions: the pairs (i, i + rope_dim / 2) of a head are rotated by pos * scale * theta ** (-2 i / rope_dim).
 
 This is ggml's NEOX order (Hugging Face's rotate_half); loaders bring other orders into it. Values of a head from
 rope_dim on stay as they are.
@@ -23,10 +23,17 @@ class Rotation:
 
 
 def rotation(
-    pos: Int32[Array, " R"], rope_dim: int, theta: float, factors: Float[Array, " N"] | None = None
+    pos: Int32[Array, " R"],
+    rope_dim: int,
+    theta: float,
+    factors: Float[Array, " N"] | None = None,
+    scale: float = 1.0,
 ) -> Rotation:
-    """The rotation at positions `pos`; frequencies are divided by `factors` where there are any (rope_freqs)."""
-    frequency = jnp.asarray(theta ** (-np.arange(0, rope_dim, 2) / rope_dim), jnp.float32)
+    """The rotation at positions `pos`; frequencies are divided by `factors` where there are any (rope_freqs).
+
+    `scale` is 1 / factor of linearly scaled positions.
+    """
+    frequency = jnp.asarray(scale * theta ** (-np.arange(0, rope_dim, 2) / rope_dim), jnp.float32)
     if factors is not None:
         frequency = frequency / factors
     angle = jnp.asarray(pos, jnp.float32)[:, None] * frequency[None, :]
@@ -39,3 +46,17 @@ def rotate(x: Float[Array, "R H D"], by: Rotation) -> Float[jax.Array, "R H D"]:
     cos, sin = by.cos[:, None, :], by.sin[:, None, :]
     a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+def shift_rows(
+    k: Float[Array, "NS Hk Ckv D"], shift: Int32[Array, "NS Ckv"], by: Rotation
+) -> Float[jax.Array, "NS Hk Ckv D"]:
+    """K with the row of every cell rotated further, by the rotation at position `shift` (stream by stream).
+
+    A row of position p becomes one of p + shift. Computed in float32; a cell with shift 0 keeps its bits, NaN or not.
+    """
+    n_streams, n_heads, n_cells, d = k.shape
+    cells = jnp.swapaxes(jnp.asarray(k), 1, 2).reshape(n_streams * n_cells, n_heads, d)
+    turned = rotate(cells.astype(jnp.float32), by).astype(k.dtype)
+    turned = jnp.swapaxes(turned.reshape(n_streams, n_cells, n_heads, d), 1, 2)
+    return jnp.where((shift != 0)[:, None, :, None], turned, k)

@@ -88,8 +88,16 @@ def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
         yield "rope_freqs.weight", _whole(model.rope_factors)
     n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     for i, layer in enumerate(model.layers):
-        yield f"blk.{i}.attn_norm.weight", _whole(layer.attn_norm.weight)
-        yield f"blk.{i}.ffn_norm.weight", _whole(layer.ffn_norm.weight)
+        for name, norm in (
+            ("attn_norm", layer.attn_norm),
+            ("attn_q_norm", layer.attn.q_norm),
+            ("attn_k_norm", layer.attn.k_norm),
+            ("post_attention_norm", layer.attn_post_norm),
+            ("ffn_norm", layer.ffn_norm),
+            ("post_ffw_norm", layer.ffn_post_norm),
+        ):
+            if norm is not None:
+                yield f"blk.{i}.{name}.weight", _whole(norm.weight)
         for linear, parts in (
             (layer.attn.qkv, {"attn_q": n_q, "attn_k": n_kv, "attn_v": n_kv}),
             (layer.attn.output, {"attn_output": config.n_embd}),
