@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ubjax.config import as_integer
 from ubjax.memory import caches
 from ubjax.sequences import Sequences
 from ubjax.typing import Whole
@@ -79,6 +80,13 @@ class Prefixes(Sequences, abc.ABC):
         if self.pos_max(seq) >= n:
             self.rm(seq, n)
         self._touched([seq])
+
+    def shift(self, seq_id: Whole, p0: Whole, p1: Whole) -> None:
+        """As `Sequences.shift`; kept sequences that share the cells to be moved are given up."""
+        seqs, start = self._set([seq_id]), np.int32(as_integer(p1, "p1"))
+        while (other := int(caches.outsider(self._cells, seqs, start, np.int32(-1)))) in self._kept:
+            self.rm(other)
+        super().shift(seq_id, p0, p1)
 
     def _best(self, ids: Sequence[int]) -> tuple[int | None, int]:
         """The kept sequence that a prompt can start from, and how many tokens; (None, 0) when there is none."""

@@ -122,6 +122,20 @@ class Sequences(abc.ABC):
         self._change(caches.add(self._cells, seqs, *bounds, by, self.caches), what)
         self._touched(ids)
 
+    def shift(self, seq_id: Whole, p0: Whole, p1: Whole) -> None:
+        """Remove the positions [p0, p1) of a sequence and move those behind them down to p0; both or neither.
+
+        As `rm` and `add`, and refused where they are. `memory.context_shift` says which positions make room.
+        """
+        (start, end), seqs = _range(p0, p1), self._set([seq_id])
+        what = f"positions of sequence {seq_id} can't be moved from {p1} down to {p0}"
+        if not 0 <= start <= end:
+            raise ValueError(f"{what}: 0 <= {p0} <= {p1} is needed; nothing was changed")
+        self._check_movable(seqs, (end, np.int32(-1)), what)
+        after = self._removed(seq_id, p0, p1) if start < end else self._cells
+        self._change(caches.add(after, seqs, end, np.int32(-1), np.int32(start - end), self.caches), what)
+        self._touched([seq_id])
+
     def div(self, seq_id: Whole | Iterable[Whole], p0: Whole, p1: Whole, d: Whole) -> None:
         """Divide the positions in [p0, p1) of a sequence, or of several, by `d` (rounded down); otherwise as `add`."""
         ids = list(seq_id) if isinstance(seq_id, Iterable) else [seq_id]

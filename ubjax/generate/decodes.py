@@ -76,6 +76,10 @@ class Decodes(Protocol):
         """Drop a sequence."""
         ...
 
+    def shift(self, seq_id: int, p0: int, p1: int) -> None:
+        """Remove positions of a sequence and close the gap; ValueError where that can't be."""
+        ...
+
     def free_sequences(self) -> list[int]:
         """The sequences that are empty or only kept."""
         ...

@@ -13,6 +13,7 @@ from ubjax.generate.result import Piece, Report
 from ubjax.generate.sampler import Sampler, TokenLogprob
 from ubjax.generate.schedule import Part, Run, Schedule, halved
 from ubjax.generate.transcript import Transcript
+from ubjax.memory import context_shift
 from ubjax.outputs import Outputs
 from ubjax.status import NoSlotError, Reason, refusal
 
@@ -131,11 +132,25 @@ class Loop:
     def _make_room(self) -> list[Piece]:
         """Put the newest run back in the queue, or end the one that is alone."""
         seq = self.schedule.preempt()
+        if seq is None and self._shift(self.schedule.running[0]):
+            return []
         if seq is None:
             return [self.end(self._outputs[self.schedule.running[0]], "context")]
         self._engine.rm(seq)
         self.report.n_preempted += 1
         return []
+
+    def _shift(self, run: Run) -> bool:
+        """Make room in a context that is full, if that is wanted and can be done."""
+        if not run.request.context_shift or run.cached < run.n_prefill:
+            return False
+        try:
+            (p0, p1), _ = context_shift(run.cached, run.request.n_keep, 1, run.cached)
+            self._engine.shift(run.sequence, p0, p1)
+        except ValueError:  # nothing can go, or outputs share the cells
+            return False
+        run.drop(p0, p1)
+        return True
 
     def _take(self, parts: Sequence[Part], outputs: Outputs) -> list[Piece]:
         """Advance the runs by what was decoded and by the tokens that were chosen."""
@@ -146,7 +161,9 @@ class Loop:
             if part.wanted:
                 owner[at - 1] = part.run
             part.run.cached += part.n
-        chosen = self._sampler.take(outputs, {i: (run.sequence, len(run.ids)) for i, run in owner.items()})
+        chosen = self._sampler.take(
+            outputs, {i: (run.sequence, run.n_dropped + len(run.ids)) for i, run in owner.items()}
+        )
         return [self._extend(self._outputs[run], chosen[i]) for i, run in owner.items()]
 
     def _extend(self, output: Output, chosen: TokenLogprob | None) -> Piece:
@@ -158,7 +175,8 @@ class Loop:
         output.first = output.first or time.perf_counter()
         n_before = len(transcript.tokens)
         text = transcript.take(chosen)
-        if transcript.reason is None and run.cached == self._engine.memory.n_cells:
+        full = transcript.reason is None and run.cached == self._engine.memory.n_cells
+        if full and not self._shift(run):
             text += transcript.end("context")
         tokens = tuple(transcript.tokens[n_before:])
         run.ids.extend(tokens)

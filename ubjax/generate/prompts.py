@@ -21,7 +21,9 @@ class Options(TypedDict, total=False):
     max_tokens: of each output (128). sampling: a Sampling for all prompts, or one for each (greedy). stop: a string
     or several that end a text. stop_tokens: ids that end an output. n: outputs of each prompt (1).
     logprobs: the number of most likely tokens to report beside each token, None for none at all.
-    max_prompt_tokens_per_batch: so that long prompts don't hold up the outputs that run.
+    context_shift: an output that has filled the context goes on: the older half of it is dropped, but for the first
+    n_keep tokens (0), and the rest moved down (False: it ends, "context"; so it does where outputs share the cells or
+    positions can't be moved). max_prompt_tokens_per_batch: so that long prompts don't hold up the outputs that run.
     """
 
     max_tokens: int
@@ -30,6 +32,8 @@ class Options(TypedDict, total=False):
     stop_tokens: Sequence[int]
     n: int
     logprobs: int | None
+    context_shift: bool
+    n_keep: int
     max_prompt_tokens_per_batch: int | None
 
 
@@ -48,6 +52,8 @@ def stream(
     stop_tokens: Sequence[int] = (),
     n: int = 1,
     logprobs: int | None = None,
+    context_shift: bool = False,
+    n_keep: int = 0,
     max_prompt_tokens_per_batch: int | None = None,
 ) -> Stream:
     """A Stream over the outputs of one or many prompts; see `Options` for the arguments.
@@ -65,7 +71,14 @@ def stream(
     if stops and engine.tokenizer is None:
         raise ValueError("the engine has no tokenizer: stop_tokens can be given, stop strings can't")
     plain = Request(
-        ids=(), max_tokens=max_tokens, stop=stops, stop_tokens=frozenset(stop_tokens), n=n, logprobs=logprobs
+        ids=(),
+        max_tokens=max_tokens,
+        stop=stops,
+        stop_tokens=frozenset(stop_tokens),
+        n=n,
+        logprobs=logprobs,
+        context_shift=context_shift,
+        n_keep=n_keep,
     )
     requests: list[Request | Refused] = []
     for prompt, own in zip(given, each, strict=True):

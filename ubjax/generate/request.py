@@ -71,7 +71,8 @@ class Request:
 
     ids: the prompt. max_tokens: of each output. stop: strings that end the text, they are not part of it.
     stop_tokens: tokens that end an output, they are not part of it. n: outputs, each with its own seed.
-    logprobs: None, or the number of most likely tokens to report beside the chosen one.
+    logprobs: None, or the number of most likely tokens to report beside the chosen one. context_shift: an output that
+    has filled the context goes on without the older half of it, the first n_keep tokens excepted.
     """
 
     ids: tuple[int, ...]
@@ -81,11 +82,15 @@ class Request:
     stop_tokens: frozenset[int] = frozenset()
     n: int = 1
     logprobs: int | None = None
+    context_shift: bool = False
+    n_keep: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "n"):
             if as_integer(getattr(self, name), name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
+        if as_integer(self.n_keep, "n_keep") < 0:
+            raise ValueError(f"n_keep is {self.n_keep}, at least 0 is needed")
         if self.logprobs is not None and self.logprobs < 0:
             raise ValueError(f"logprobs is {self.logprobs}, None or at least 0 is needed")
         if "" in self.stop:

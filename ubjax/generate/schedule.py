@@ -21,6 +21,7 @@ class Run:
 
     index: of the prompt. output: its number among the outputs of the prompt. seq: its sequence, None while it
     waits. n_prefill: ids at the time it was admitted, so that cached < n_prefill while it has nothing to say.
+    n_dropped: ids that context shifts have taken out of `ids`.
     """
 
     index: int
@@ -30,6 +31,7 @@ class Run:
     seq: int | None = None
     cached: int = 0
     n_prefill: int = 0
+    n_dropped: int = 0
 
     @property
     def pending(self) -> int:
@@ -42,6 +44,13 @@ class Run:
         if self.seq is None:
             raise ValueError(f"output {self.output} of prompt {self.index} waits: it has no sequence")
         return self.seq
+
+    def drop(self, p0: int, p1: int) -> None:
+        """Take the cached ids [p0, p1) out."""
+        del self.ids[p0:p1]
+        self.cached -= p1 - p0
+        self.n_dropped += p1 - p0
+        self.n_prefill = min(self.n_prefill, self.cached)
 
     @property
     def n_shared(self) -> int:

@@ -7,6 +7,7 @@ mask = attention_mask(cells, take_ubatch(batch, plan, k, bucket), n_kv, config) 
 """
 
 from ubjax.memory.cells import Cells
+from ubjax.memory.context import context_shift
 from ubjax.memory.init_batch import Prepared, init_batch
 from ubjax.memory.kv import KV, grow
 from ubjax.memory.mask import attention_mask, cell_valid
@@ -23,6 +24,7 @@ __all__ = [
     "attention_mask",
     "cell_valid",
     "clear",
+    "context_shift",
     "cp",
     "div",
     "grow",
