@@ -16,8 +16,8 @@ BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=(4096
         (BucketLadder.geometric(6), (1, 2, 4, 6)),
         (BucketLadder.geometric(1), (1,)),
         (BucketLadder.geometric(10, bottom=64), (10,)),
-        (BUCKETS.n_outputs, (1, 8, 64, 512)),
-        (BUCKETS.capacity, (64, 2048)),
+        (BUCKETS.n_outputs, (8, 64, 512)),
+        (BUCKETS.capacity, (512, 2048)),
         (BUCKETS.n_kv[0], (256, 512, 1024, 2048, 4096)),
         (BUCKETS.n_kv[1], (256, 512, 1024)),
     ],
@@ -55,7 +55,7 @@ def test_buckets_of_ubatches():
     equal = BUCKETS.ubatch(n_tokens=15, n_seqs=5, n_outputs=3, equal_seqs=True)
     assert equal == Bucket(n_blocks=6, n_block_rows=4, n_outputs=8) and equal.n_rows == 24
     flat = BUCKETS.ubatch(n_tokens=15, n_seqs=15, n_outputs=0, equal_seqs=False)
-    assert flat == Bucket(n_blocks=1, n_block_rows=16, n_outputs=0)
+    assert flat == Bucket(n_blocks=1, n_block_rows=16, n_outputs=8)  # none wanted is no bucket of its own
     few = BUCKETS.ubatch(n_tokens=3, n_seqs=3, n_outputs=3, equal_seqs=False)
     assert few == Bucket(n_blocks=1, n_block_rows=4, n_outputs=4)  # outputs are cut at the rows
 
@@ -80,6 +80,31 @@ def test_every_kind_of_ladder_ends_at_the_top(top, number):
     for ladder in (BucketLadder.linear(top, number), BucketLadder.gapped(top, number)):
         assert ladder.top == top
     assert len(BucketLadder.linear(top, number).sizes) == min(top, number)
+
+
+@pytest.mark.parametrize(
+    ("top", "n_seqs", "sizes"),
+    [
+        (512, 1, (1, 16, 64, 128, 256, 512)),
+        (512, 8, (1, 2, 8, 32, 64, 128, 256, 512)),
+        (512, 12, (1, 3, 12, 48, 64, 128, 256, 512)),
+        (512, 64, (1, 4, 16, 32, 64, 128, 256, 512)),
+        (48, 100, (1, 3, 12, 25, 48)),
+        (32, 8, (1, 2, 8, 32)),
+        (1, 1, (1,)),
+    ],
+)
+def test_rows_have_a_size_for_one_token_of_each_sequence(top, n_seqs, sizes):
+    assert BucketLadder.rows(top, n_seqs).sizes == sizes
+    given_rows = Buckets.default(
+        n_batch=top, n_ubatch=top, n_streams=1, n_cells=(1,), kv_pad=1, rows=BucketLadder.rows(top, n_seqs)
+    )
+    assert given_rows.n_rows.sizes == sizes and given_rows.capacity.sizes == (top,)
+
+
+def test_rows_of_nothing_are_an_error():
+    with pytest.raises(ValueError, match="rows for 0 sequences up to 8: sizes of at least 1 are needed"):
+        BucketLadder.rows(8, 0)
 
 
 @given(st.integers(1, 8), st.integers(1, 40))

@@ -247,7 +247,7 @@ def test_usage_counts_rows_and_padding():
     usage = engine.usage
     assert (usage.decodes, usage.tokens, usage.rows, usage.outputs, usage.ubatches) == (1, 7, 8, 1, 2)
     assert usage.padded_share == 1 / 8
-    assert usage.buckets == {"1x4|kv 16|out 0": 1, "1x4|kv 16|out 1": 1}
+    assert usage.buckets == {"1x4|kv 16|out 4": 2}
 
 
 def test_half_precision_caches_are_close():

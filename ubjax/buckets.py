@@ -46,6 +46,25 @@ class BucketLadder:
         powers = [1 << bit for bit in range(gap.bit_length()) if 1 << bit < min(gap, top)]
         return cls((*powers, *range(gap, top, gap), top))
 
+    @classmethod
+    def rows(cls, top: int, n_seqs: int = 1) -> "BucketLadder":
+        """Rows of a ubatch, where a decode of one token for each sequence has up to `n_seqs` of them.
+
+        Below n_seqs by fourths (above 16 by halves), above it fourfold, from 64 on doubled, and exactly `top`. Each
+        size stands for a range so wide that prompts of any lengths meet it soon: other prompts then compile nothing.
+
+            n_seqs 1    1 16 64 128 256 512          n_seqs 16   1 4 16 64 128 256 512
+            n_seqs 8    1 2 8 32 64 128 256 512      n_seqs 64   1 4 16 32 64 128 256 512
+        """
+        if top < 1 or n_seqs < 1:
+            raise ValueError(f"rows for {n_seqs} sequences up to {top}: sizes of at least 1 are needed")
+        sizes = [n_seqs]
+        while sizes[-1] > 1:
+            sizes.append(max(1, sizes[-1] // (2 if sizes[-1] > 16 else 4)))
+        sizes += [max(16, 4 * n_seqs)] if n_seqs < 16 else []
+        sizes += [1 << bit for bit in range(6, top.bit_length()) if 1 << bit > n_seqs]
+        return cls((*sorted(size for size in sizes if size < top), top))
+
     @property
     def top(self) -> int:
         """The largest size."""
@@ -133,7 +152,8 @@ class Bucket:
 class Buckets:
     """All ladders of an engine: batch capacity, rows of a block, blocks, attended cells of each cache, output rows.
 
-    `n_outputs` also knows 0 (no logits wanted) and is cut at the rows of the ubatch.
+    `n_outputs` is cut at the rows of the ubatch. It has no 0: whether a ubatch has any outputs at all depends on how
+    prompts meet, and a program of its own costs more than the few rows of logits that nobody reads.
     """
 
     capacity: BucketLadder
@@ -144,15 +164,23 @@ class Buckets:
 
     @classmethod
     def default(
-        cls, *, n_batch: int, n_ubatch: int, n_streams: int, n_cells: tuple[int, ...], kv_pad: int
+        cls,
+        *,
+        n_batch: int,
+        n_ubatch: int,
+        n_streams: int,
+        n_cells: tuple[int, ...],
+        kv_pad: int,
+        rows: BucketLadder | None = None,
     ) -> "Buckets":
-        """Powers of two for rows, blocks and cells (of each cache); capacities and outputs in coarser steps."""
+        """Powers of two for blocks, cells (of each cache) and rows, unless given; the others are coarser."""
         return cls(
-            capacity=BucketLadder.geometric(n_batch, bottom=64, factor=max(2, n_batch)),
-            n_rows=BucketLadder.geometric(n_ubatch),
+            # One for all batches of one ubatch, so that its bucket and the capacity do not vary apart.
+            capacity=BucketLadder(tuple(sorted({min(n_ubatch, n_batch), n_batch}))),
+            n_rows=BucketLadder.geometric(n_ubatch) if rows is None else rows,
             n_blocks=BucketLadder.geometric(n_streams),
             n_kv=tuple(BucketLadder.geometric(n, bottom=min(kv_pad, n)) for n in n_cells),
-            n_outputs=BucketLadder.geometric(n_ubatch, factor=8),
+            n_outputs=BucketLadder.geometric(n_ubatch, bottom=min(8, n_ubatch), factor=8),
         )
 
     def ubatch(self, *, n_tokens: int, n_seqs: int, n_outputs: int, equal_seqs: bool) -> Bucket:
@@ -166,5 +194,5 @@ class Buckets:
 
 
 def pick_outputs(ladder: BucketLadder, n_outputs: int, n_rows: int) -> int:
-    """Output rows of a bucket of `n_rows` rows: 0 when none is wanted, never more than the rows."""
-    return min(ladder.pick(n_outputs), n_rows) if n_outputs else 0
+    """Output rows of a bucket of `n_rows` rows: never more than the rows."""
+    return min(ladder.pick(n_outputs), n_rows)

@@ -17,8 +17,8 @@ import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.batch_builder import BatchBuilder
-from ubjax.buckets import Bucket, Buckets
-from ubjax.config import BatchConfig, EngineConfig
+from ubjax.buckets import Bucket, BucketLadder, Buckets
+from ubjax.config import BatchConfig, EngineConfig, as_integer
 from ubjax.control import Staged, plan_decode, stage
 from ubjax.generate import Generation, Options, Piece, Prompt, Stream, TextCodec, generate, is_one, stream
 from ubjax.host_batch import on_host
@@ -32,6 +32,7 @@ from ubjax.prefixes import Prefixes
 from ubjax.pytree import unpack
 from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
 from ubjax.step import Step
+from ubjax.typing import Whole
 from ubjax.usage import Usage
 
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
@@ -71,6 +72,7 @@ class Engine(Prefixes):
             n_streams=self.memory.n_streams,
             n_cells=tuple(cache.n_cells for cache in self.caches),
             kv_pad=config.kv_pad,
+            rows=BucketLadder.rows(self.n_ubatch, config.n_seq_max // self.memory.n_streams),
         )
         self.prefix_cache = config.prefix_cache
         self.usage = Usage()
@@ -190,6 +192,16 @@ class Engine(Prefixes):
             p0 = np.int32(ubatch.pos[0, rows].min())
             self._cells = caches.rm(self._cells, np.int32(s), p0, np.int32(-1), self.caches)
         return refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
+
+    def reserve(self, n_kv: Whole) -> None:
+        """Give K/V room for n_kv cells a stream at once; step by step, each size is a copy and programs of its own.
+
+        `clear` and the removal of the last sequence undo it. Raises ValueError above the cells of a stream.
+        """
+        n, n_cells = as_integer(n_kv, "n_kv"), self.memory.n_cells
+        if not 0 <= n <= n_cells:
+            raise ValueError(f"n_kv is {n}, a number of cells in [0, {n_cells}] is needed")
+        self._grow([min(n, ladder.top) for ladder in self.buckets.n_kv])
 
     def _lost(self) -> DecodeError | None:
         """The failure and an empty cache, when the K/V buffers were taken over by a program that failed."""

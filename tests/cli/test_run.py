@@ -23,7 +23,7 @@ def test_run_streams_the_continuation_and_ends_with_its_cost(model, capfd):
     assert out.strip("\n") == ("cab" + engine.generate("cab", max_tokens=5).text).strip("\n")
     assert "2 prompt tokens, " in err
     assert "5 generated, " in err
-    assert "5 ubatches, 2 buckets (1x1|kv 256|out 1 x4, 1x2|kv 256|out 1 x1), 0.0% padding" in err
+    assert "5 ubatches, 2 buckets (1x16|kv 256|out 8 x1, 1x1|kv 256|out 1 x4), 70.0% padding" in err
     assert "compilations in" in err
 
 

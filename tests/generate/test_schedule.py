@@ -25,7 +25,7 @@ def taken(parts):
 
 
 def test_one_token_of_each_running_row_and_a_piece_of_the_prompt():
-    schedule = Schedule([run(0, 2), run(1, 9), run(2, 1)], range(2), n_batch=16, n_ubatch=4)
+    schedule = Schedule([run(0, 2), run(1, 9), run(2, 1)], range(2), n_batch=16, n_ubatch=4, shared=True)
     assert [r.index for r in schedule.admit(99)] == [0, 1]
     seen = []
     for _ in range(4):
@@ -36,12 +36,25 @@ def test_one_token_of_each_running_row_and_a_piece_of_the_prompt():
 
 
 def test_prompt_tokens_have_a_limit_of_their_own():
-    schedule = Schedule([run(0, 2), run(1, 9)], range(2), n_batch=16, n_ubatch=4, max_prompt_tokens=7)
+    schedule = Schedule(
+        [run(0, 2), run(1, 9)], range(2), n_batch=16, n_ubatch=4, max_prompt_tokens=7, shared=True
+    )
     schedule.admit(99)
     parts = schedule.parts()
     assert taken(parts) == [(0, 2), (1, 5)]
     advance(parts)
     assert taken(schedule.parts()) == [(0, 1), (1, 4)]
+
+
+def test_with_streams_a_batch_has_one_prompt_beside_the_running_rows():
+    schedule = Schedule([run(k, n) for k, n in enumerate((2, 5, 1))], range(3), n_batch=9, n_ubatch=4)
+    schedule.admit(0)
+    seen = []
+    for _ in range(4):
+        parts = schedule.parts()
+        seen.append(taken(parts))
+        advance(parts)
+    assert seen == [[(0, 2)], [(0, 1), (1, 3)], [(0, 1), (1, 2)], [(0, 1), (1, 1), (2, 1)]]
 
 
 def test_a_shared_cache_admits_what_fits_beside_what_runs():
@@ -60,7 +73,7 @@ def test_the_head_is_admitted_when_nothing_runs():
 
 def test_the_newest_goes_back_to_the_head_and_the_last_one_stays():
     first, second, third = runs = [run(k, 2) for k in range(3)]
-    schedule = Schedule(runs, range(2), n_batch=9, n_ubatch=9)
+    schedule = Schedule(runs, range(2), n_batch=9, n_ubatch=9, shared=True)
     schedule.admit(99)
     advance(schedule.parts())
     assert schedule.preempt() == 1

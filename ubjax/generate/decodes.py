@@ -60,6 +60,10 @@ class Decodes(Protocol):
         """A batch from flat arrays."""
         ...
 
+    def reserve(self, n_kv: int) -> None:
+        """Let K/V have room for n_kv cells a stream at once."""
+        ...
+
     def decode(self, batch: Batch) -> Outputs:
         """Run a batch; NoSlotError when the cache can't hold it now."""
         ...

@@ -67,6 +67,10 @@ class Loop:
             max_prompt_tokens=max_prompt_tokens_per_batch,
             shared=engine.memory.unified,
         )
+        # Cells that prompts will take for certain: K/V has them from the start, whichever prompts come first.
+        lengths = sorted((len(run.ids) for run in self._outputs), reverse=True)[: len(self.schedule.free)]
+        n_kv = sum(lengths) if engine.memory.unified else max(lengths, default=0)
+        self._n_kv = min(n_kv, engine.memory.n_cells)
         requests = [run.request for run in self._outputs]
         self._sampler = Sampler(
             n_seq_max=n_seqs,
@@ -80,6 +84,7 @@ class Loop:
         """Decode one batch; the pieces that came of it (none when an output was put back, or all is prompt)."""
         before, start = self._engine.usage.copy(), time.perf_counter()
         with count_compilations() as compiled:
+            self._engine.reserve(self._n_kv)
             self._admit()
             parts, outputs = self._decode(self.schedule.parts())
             n_prompt = sum(part.n_prompt for part in parts)

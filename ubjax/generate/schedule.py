@@ -101,7 +101,7 @@ class Schedule:
 
     n_batch: tokens of a batch. n_ubatch: a batch takes as many prompt tokens as one ubatch has room for beside
     the running rows, unless max_prompt_tokens says how many. shared: the cells are those of one stream, so
-    that outputs of a prompt can share them and admission has to count them.
+    that outputs of a prompt can share them, prompts can share a ubatch, and admission has to count cells.
     """
 
     def __init__(
@@ -166,7 +166,11 @@ class Schedule:
         return pairs
 
     def parts(self) -> list[Part]:
-        """The next batch: one token of each run that generates, then prompt tokens, oldest run first."""
+        """The next batch: one token of each run that generates, then prompt tokens, oldest run first.
+
+        With streams, those of a single prompt: an equal split would cut several of different lengths into rectangles
+        of many shapes, each of them a step of its own and, the first time, a program.
+        """
         rows = [Part(run=run, n=1) for run in self.running if run.cached >= run.n_prefill]
         room = self._n_batch - len(rows)
         room = min(room, self._max_prompt_tokens or max(self._n_ubatch - len(rows), 1))
@@ -175,7 +179,7 @@ class Schedule:
             prompting = run.cached < run.n_prefill and (run.cached > 0 or self._donor(run) is None)
             if prompting and room > 0:
                 parts.append(Part(run=run, n=min(run.pending, room)))
-                room -= parts[-1].n
+                room = room - parts[-1].n if self._shared else 0
         return rows + parts
 
     def preempt(self) -> int | None:
