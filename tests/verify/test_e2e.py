@@ -21,7 +21,7 @@ def test_gemma3_equals_llama_cpp():
     report = replay_e2e(data, "e2e_gemma3.json.gz")
     assert report.equal, str(report)
     assert report.rows == 277
-    assert report.worst < 1e-2
+    assert report.worst < 1.1e-2
 
 
 # The others are alike at every size: `ubjax verify --n-ubatch N [--swa-full]` replays the whole file, minutes each.

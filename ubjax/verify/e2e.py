@@ -28,10 +28,11 @@ class Model:
     lse: float
 
 
-# By the name in the file. Gemma's bounds are wide as llama.cpp reads GELU from a table in half precision.
+# By the name in the file. Gemma's bounds are wide as llama.cpp reads GELU from a table in half precision: transformers
+# in float64 on the same weights is as far from its answers (log-sum-exp 5.8e-3 at most) as this library is.
 MODELS = {
     "smollm2-f32.gguf": Model("smollm2", 5e-4, 2e-4),
-    "gemma3-f32.gguf": Model("gemma3", 1.5e-2, 5e-3),
+    "gemma3-f32.gguf": Model("gemma3", 1.5e-2, 6e-3),
 }
 
 
