@@ -26,6 +26,7 @@ def tokens():
 def logits_of(ids, n_decodes, **sizes):
     """Logits of the last prompt token and of each token decoded after it, [1 + n_decodes, V]; and the engine."""
     engine = Engine(model(), None, EngineConfig(n_ctx=2304, n_batch=2304, **sizes))
+    engine.reserve(2304)  # one size of K/V: fewer programs
     n = len(ids) - n_decodes
     output = np.arange(n) >= n - 1
     rows = [engine.decode(engine.batch(ids[:n], output=output)).logits(-1)]
@@ -48,6 +49,7 @@ def test_reused_window_cells_change_no_result():
     np.testing.assert_allclose(found, whole, atol=2e-3)
     # Dense: all tokens in one ubatch, so nothing is read back that was not computed in the same step.
     engine = Engine(model(), None, EngineConfig(n_ctx=2304, n_batch=2304, n_ubatch=2304, swa_full=True))
+    engine.reserve(2304)
     outputs = engine.decode(engine.batch(ids, output=np.arange(len(ids)) >= N_PROMPT - 1))
     dense = np.stack([outputs.logits(i) for i in range(N_PROMPT - 1, len(ids))])
     np.testing.assert_allclose(found, dense, atol=2e-3)
