@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     Choice: TypeAlias = bool
     Text: TypeAlias = str
     FilePath: TypeAlias = str | os.PathLike[str]
+    Bytes: TypeAlias = bytes | bytearray | memoryview
 else:
-    Whole = Choice = Text = FilePath = Any
+    Whole = Choice = Text = FilePath = Bytes = Any
 Number: TypeAlias = int | float
 Scalar: TypeAlias = int | Int32[Array, ""] | np.integer[Any]
 
@@ -44,6 +45,7 @@ __all__ = [
     "I32",
     "Array",
     "Bool",
+    "Bytes",
     "Choice",
     "FilePath",
     "Flag",

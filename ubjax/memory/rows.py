@@ -1,7 +1,7 @@
 """Rows of a cache taken out of their cells and put into others: how a saved state leaves and enters.
 
 M rows of a bucket, the first n of them real; padding has the cell C, out of range. NS streams, C cells a stream, W
-words of a sequence set, P positions a row, X = 0 or 2 further ones that cells keep (ext).
+words of a sequence set, P positions a row, Xp1 of them kept by cells (1 when P = 1, else 3).
 """
 
 from functools import partial
@@ -33,7 +33,7 @@ class Placed:
 @partial(jax.jit, static_argnames="config")
 def place_rows(
     cells: Cells,
-    pos: Int32[Array, "1+X M"],
+    pos: Int32[Array, "Xp1 M"],
     seq: UInt32[Array, "M W"],
     stream: Scalar,
     n: Scalar,

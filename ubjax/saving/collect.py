@@ -18,7 +18,7 @@ def collect(
     words = cells.seq[stream, index]
     n_words = 1 + int(max(np.flatnonzero(np.any(words != 0, axis=0)), default=0))
     k, v = (np.zeros((form.layers[c], form.n_heads, len(index), form.head_dim), form.dtype) for _ in range(2))
-    for s in np.unique(stream):
+    for s in np.unique(stream).tolist():
         _fetch(kv, s, index, np.flatnonzero(stream == s), ladder, (k, v))
     pos = np.ascontiguousarray(sections[:, stream, index])
     return SavedRows(pos=pos, seq=None if seq is not None else words[:, :n_words], k=k, v=v)

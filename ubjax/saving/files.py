@@ -3,8 +3,9 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 
 def as_path(path: Any) -> Path:
@@ -33,7 +34,7 @@ def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+def opened(path: Path) -> Iterator[tuple[BufferedIOBase, int]]:
     """A file to be read, and its size; refuses what is no file."""
     try:
         if not path.is_file():

@@ -14,7 +14,8 @@ import math
 import reprlib
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +79,7 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def read_header(file: BinaryIO, n_bytes: int) -> Header:
+def read_header(file: BufferedIOBase, n_bytes: int) -> Header:
     """The header of a file of n_bytes, read from its beginning; the data follows."""
     start = file.read(8)
     if len(start) < 8:
@@ -158,7 +159,7 @@ def _check_tiling(entries: Mapping[str, Entry], n_bytes: int) -> None:
         raise ValueError(f"its tensors have {at} bytes of data, {n_bytes} were found")
 
 
-def read_tensors(file: BinaryIO, header: Header) -> dict[str, np.ndarray]:
+def read_tensors(file: BufferedIOBase, header: Header) -> dict[str, np.ndarray]:
     """The tensors, as views of the data that is read now; the digest of the metadata has to be that of the data."""
     data = file.read(header.n_bytes)
     if len(data) < header.n_bytes:
@@ -174,6 +175,6 @@ def _view(data: bytes, entry: Entry) -> np.ndarray:
     return flat.view(entry.dtype).reshape(entry.shape)
 
 
-def reader(data: bytes) -> tuple[BinaryIO, int]:
+def reader(data: bytes) -> tuple[BufferedIOBase, int]:
     """Bytes as a file and its size."""
     return io.BytesIO(data), len(data)

@@ -9,7 +9,8 @@ Sizes of programs come from the ladders of K/V. A state that can't be loaded cha
 import abc
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,18 +20,18 @@ from ubjax.gauges import Gauges
 from ubjax.host_arrays import as_int32
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
-from ubjax.memory.cells import Cells
 from ubjax.memory.slots import usable_cells
 from ubjax.memory.window import any_size
+from ubjax.memory_report import NAMES
 from ubjax.saving.collect import collect
 from ubjax.saving.files import as_path, opened, write_whole
 from ubjax.saving.fingerprint import fingerprint
 from ubjax.saving.restore import Group, groups, padded_layers, place
 from ubjax.saving.safetensors import encode, read_header, read_tensors, reader
-from ubjax.saving.state import ALL, CACHE_NAMES, ONE, Form, State
+from ubjax.saving.state import ALL, ONE, Form, State
 from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import Step, store_rows
-from ubjax.typing import FilePath, Whole
+from ubjax.typing import Bytes, FilePath, Whole
 
 
 class Saving(Gauges):
@@ -110,7 +111,7 @@ class Saving(Gauges):
     # -- load
     # ------------------------------------------------------------------------------------------------------
 
-    def set_state(self, data: bytes | bytearray | memoryview, seq_id: Whole | None = None) -> list[int]:
+    def set_state(self, data: Bytes, seq_id: Whole | None = None) -> list[int]:
         """Load what `get_state` gave (llama_state_seq_set_data, llama_state_set_data); the tokens kept with it.
 
         The state of one sequence replaces the sequence `seq_id`, whichever it was; the state of all replaces
@@ -129,14 +130,16 @@ class Saving(Gauges):
         with opened(as_path(path)) as (file, n_bytes):
             return self._load(file, n_bytes, seq_id, str(path))
 
-    def _load(self, file: BinaryIO, n_bytes: int, seq_id: Whole | None, what: str) -> list[int]:
+    def _load(self, file: BufferedIOBase, n_bytes: int, seq_id: Whole | None, what: str) -> list[int]:
         seq = None if seq_id is None else int(self._known(seq_id))
         try:
             header = read_header(file, n_bytes)
             self._form.check(header, ALL if seq is None else ONE)
+            before = self._without(seq)
+            self._check_sizes(self._form.sizes(header), before, seq)
             state = State.of_tensors(read_tensors(file, header), len(self.caches))
             self._form.check_values(state)
-            after, placed = self._placed(state, seq)
+            after, placed = self._placed(state, before, seq)
         except NoSlotError:
             raise
         except ValueError as error:
@@ -146,19 +149,27 @@ class Saving(Gauges):
         self._cells = after
         return state.tokens.tolist()
 
-    def _placed(self, state: State, seq: int | None) -> tuple[AllCells, list[Group]]:
-        """The cells with every saved row in one of them, and the rows by stream."""
+    def _without(self, seq: int | None) -> AllCells:
+        """The cells without what a state replaces: a sequence, or everything."""
         if seq is None:
-            cells = list(jax.device_put(caches.empty(self.caches), self._control))
-        else:
-            everything = np.int32(-1), np.int32(-1)
-            cells = list(caches.rm(self._cells, np.int32(seq), *everything, self.caches))
-        placed = []
+            return jax.device_put(caches.empty(self.caches), self._control)
+        return caches.rm(self._cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
+
+    def _check_sizes(self, sizes: Sequence[int], before: AllCells, seq: int | None) -> None:
+        """Refuse more rows than there are cells, before they are read. A window cache may leave some out."""
+        most = self.memory.n_cells * (self.memory.n_streams if seq is None else 1)
+        for needed in sizes:
+            if needed > most:
+                raise self._no_room(0, before, 0 if seq is None or self.memory.unified else seq, needed)
+
+    def _placed(self, state: State, before: AllCells, seq: int | None) -> tuple[AllCells, list[Group]]:
+        """The cells with every saved row in one of them, and the rows by stream."""
+        cells, placed = list(before), []
         for c, rows in enumerate(state.caches):
             for group in groups(c, rows, seq, self.memory):
                 done = place(cells[c], rows, group, self.caches[c], self.buckets)
                 if done is None:
-                    raise self._no_room(c, cells[c], group)
+                    raise self._no_room(c, before, group.stream, len(group.rows))
                 cells[c], group = done
                 placed.append(group)
         after = tuple(cells)
@@ -168,12 +179,13 @@ class Saving(Gauges):
                 raise ValueError("its window cache has given up positions that the end of a sequence needs")
         return after, placed
 
-    def _no_room(self, c: int, cells: Cells, group: Group) -> NoSlotError:
-        config, needed = self.caches[c], len(group.rows)
-        found = int(np.sum(usable_cells(cells, np.int32(config.n_swa), any_size(config))[group.stream]))
+    def _no_room(self, c: int, cells: AllCells, stream: int, needed: int) -> NoSlotError:
+        """The error of rows that find too few cells in a stream."""
+        config = self.caches[c]
+        found = int(np.sum(usable_cells(cells[c], np.int32(config.n_swa), any_size(config))[stream]))
         status = refusal(Reason.NO_SLOT, where=-1, found=found, needed=needed).status
         return NoSlotError(
-            f"the state needs {needed} cells of one stream of the {CACHE_NAMES[c]} cache, {found} of its "
+            f"the state needs {needed} cells of one stream of the {NAMES[c]} cache, {found} of its "
             f"{config.n_cells} are free: no slot; nothing was changed",
             status,
             fits=found,

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ubjax.config import MAX_CELLS
+from ubjax.memory_report import NAMES
 from ubjax.saving.safetensors import Entry, Header
 from ubjax.validate import MAX_POS
 
 VERSION = {"format": "ubjax state", "version": "1"}
-CACHE_NAMES = ("full", "window")
 ONE, ALL = "one sequence", "all sequences"  # what a state holds
 MODEL = "model."
 
@@ -63,7 +64,7 @@ class State:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """By name; those of 32-bit integers first, so that all are aligned."""
-        named = list(zip(CACHE_NAMES, self.caches, strict=False))
+        named = list(zip(NAMES, self.caches, strict=False))
         found = {"tokens": self.tokens}
         for name, rows in named:
             found[f"{name}.pos"] = rows.pos
@@ -83,7 +84,7 @@ class State:
                 k=tensors[f"{name}.k"],
                 v=tensors[f"{name}.v"],
             )
-            for name in CACHE_NAMES[:n_caches]
+            for name in NAMES[:n_caches]
         )
         return cls(tokens=tensors["tokens"], caches=rows)
 
@@ -126,6 +127,10 @@ class Form:
             raise ValueError(f"it holds {_shown(kind)}, {holds!r} is needed{hint}")
         self._check_tensors(header.entries, holds)
 
+    def sizes(self, header: Header) -> list[int]:
+        """Rows of each cache in a header that was checked."""
+        return [header.entries[f"{name}.pos"].shape[1] for name in self._names()]
+
     def _check_tensors(self, entries: Mapping[str, Entry], holds: str) -> None:
         wanted = {"tokens"} | {f"{c}.{name}" for c in self._names() for name in _names_of(holds)}
         for name in sorted(wanted ^ set(entries)):
@@ -133,6 +138,8 @@ class Form:
             raise ValueError(f"the tensor {reprlib.repr(name)} {fault}")
         n_tokens = entries["tokens"].shape[:1] or (0,)
         _check_entry(entries, "tokens", np.dtype(np.int32), n_tokens)
+        if n_tokens[0] > MAX_CELLS:
+            raise ValueError(f"it holds {n_tokens[0]} tokens, at most {MAX_CELLS} are possible")
         for c, n_layers in zip(self._names(), self.layers, strict=True):
             n = entries[f"{c}.pos"].shape[-1:] or (0,)
             _check_entry(entries, f"{c}.pos", np.dtype(np.int32), (self.n_sections, *n))
@@ -182,14 +189,19 @@ class Form:
 
     def _check_window(self, full: SavedRows, window: SavedRows) -> None:
         for s in window.ids():
-            extra = np.setdiff1d(window.pos[0, window.of(s)], full.pos[0, full.of(s)])
+            in_window, in_full = window.pos[0, window.of(s)], full.pos[0, full.of(s)]
+            extra = np.setdiff1d(in_window, in_full)
             if len(extra):
                 raise ValueError(
                     f"its window cache holds position {extra[0]} of a sequence, its full cache has no such position"
                 )
+            if len(in_window) > len(in_full):
+                raise ValueError(
+                    f"its window cache holds {len(in_window)} rows of a sequence, its full cache {len(in_full)}"
+                )
 
     def _names(self) -> tuple[str, ...]:
-        return CACHE_NAMES[: len(self.layers)]
+        return NAMES[: len(self.layers)]
 
 
 def _names_of(holds: str) -> Iterator[str]:
