@@ -139,8 +139,10 @@ def _entry(name: str, value: Any, n_bytes: int) -> Entry:
         raise ValueError(f"{what} has dtype {reprlib.repr(dtype)}, one of {', '.join(DTYPES)} is needed")
     if not _sizes(shape, MAX_RANK):
         raise ValueError(f"{what} has shape {reprlib.repr(shape)}, at most {MAX_RANK} sizes are needed")
-    if not _sizes(offsets, 2) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= n_bytes:
-        raise ValueError(f"{what} lies at {reprlib.repr(offsets)}, two offsets up to {n_bytes} are needed")
+    if not _sizes(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"{what} lies at {reprlib.repr(offsets)}, two ascending offsets are needed")
+    if offsets[1] > n_bytes:
+        raise ValueError(f"{what} ends at byte {offsets[1]} of the data, {n_bytes} bytes of data were found")
     needed = math.prod(shape) * DTYPES[dtype].itemsize
     if offsets[1] - offsets[0] != needed:
         raise ValueError(f"{what} has {offsets[1] - offsets[0]} bytes, {needed} are needed")

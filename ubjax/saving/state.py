@@ -9,6 +9,7 @@
 position, then cell: loaded rows are in the same order, so that what is saved again is the same, byte for byte.
 """
 
+import collections
 import dataclasses
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -188,16 +189,18 @@ class Form:
                 )
 
     def _check_window(self, full: SavedRows, window: SavedRows) -> None:
-        for s in window.ids():
-            in_window, in_full = window.pos[0, window.of(s)], full.pos[0, full.of(s)]
-            extra = np.setdiff1d(in_window, in_full)
-            if len(extra):
+        """What every decode sees to: the window cache ends where the full one does, and holds no row more."""
+        for s in sorted({*full.ids(), *window.ids()}):
+            in_full, in_window = (rows.pos[0, rows.of(s)].tolist() for rows in (full, window))
+            extra = collections.Counter(in_window) - collections.Counter(in_full)
+            if extra:
                 raise ValueError(
-                    f"its window cache holds position {extra[0]} of a sequence, its full cache has no such position"
+                    f"its window cache holds position {min(extra)} of a sequence more often than its full cache"
                 )
-            if len(in_window) > len(in_full):
+            last, in_window_last = max(in_full), max(in_window, default=-1)
+            if last != in_window_last:
                 raise ValueError(
-                    f"its window cache holds {len(in_window)} rows of a sequence, its full cache {len(in_full)}"
+                    f"its full cache holds a sequence up to position {last}, its window cache up to {in_window_last}"
                 )
 
     def _names(self) -> tuple[str, ...]:
