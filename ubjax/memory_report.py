@@ -23,6 +23,7 @@ _CACHES = (
     "cells",
     "used",
     "free",
+    "kept",
     "reusable",
     "shared",
     "longest free",
@@ -36,15 +37,17 @@ _CACHES = (
 class CacheReport:
     """One cache, over all its streams; all numbers are cells, but for the bytes of K and V.
 
-    used, free: hold something, or nothing. reusable: used ones that a decode may overwrite, as the window has passed
-    them. shared: used ones of several sequences. longest_free: neighbours that are free. gaps: empty cells before the
-    last used one of their stream. n_by_sequence [S]: of each sequence, shared ones included. n_bytes: what K and V
-    take now; n_bytes_full: what they take once every cell has been used.
+    used, free: hold something, or nothing. kept: used ones that only finished sequences hold, which a decode gives up
+    when it needs cells. reusable: used ones that a decode may overwrite, as the window has passed them. shared: used
+    ones of several sequences. longest_free: neighbours that are free. gaps: empty cells before the last used one of
+    their stream. n_by_sequence [S]: of each sequence, shared ones included. n_bytes: what K and V take now;
+    n_bytes_full: what they take once every cell has been used.
     """
 
     name: str
     n_cells: int
     used: int
+    kept: int
     reusable: int
     shared: int
     longest_free: int
@@ -138,11 +141,14 @@ class MemoryReport:
 
 
 def memory_report(
-    cells: AllCells, caches: Caches, n_bytes: Sequence[int], n_bytes_of_cell: Sequence[int]
+    cells: AllCells, needed: AllCells, caches: Caches, n_bytes: Sequence[int], n_bytes_of_cell: Sequence[int]
 ) -> MemoryReport:
-    """The report on these cells; n_bytes: of each cache's K and V now, n_bytes_of_cell: of one of its cells."""
-    usable = [_usable(own, config) for own, config in zip(cells, caches, strict=True)]
-    each = zip(cells, caches, usable, n_bytes, n_bytes_of_cell, strict=True)
+    """The report on these cells, of which only the `needed` ones are not kept for later.
+
+    n_bytes: of each cache's K and V now, n_bytes_of_cell: of one of its cells.
+    """
+    usable = [_usable(own, config) for own, config in zip(needed, caches, strict=True)]
+    each = zip(cells, needed, caches, usable, n_bytes, n_bytes_of_cell, strict=True)
     room = np.min([np.sum(own, axis=1) for own in usable], axis=0)
     return MemoryReport(
         caches=tuple(_cache_report(NAMES[c], *of_cache) for c, of_cache in enumerate(each)),
@@ -156,9 +162,15 @@ def _usable(cells: Cells, config: MemoryConfig) -> np.ndarray:
 
 
 def _cache_report(
-    name: str, cells: Cells, config: MemoryConfig, usable: np.ndarray, n_bytes: int, n_bytes_of_cell: int
+    name: str,
+    cells: Cells,
+    needed: Cells,
+    config: MemoryConfig,
+    usable: np.ndarray,
+    n_bytes: int,
+    n_bytes_of_cell: int,
 ) -> CacheReport:
-    held = np.asarray(cells.pos) >= 0
+    held, still = np.asarray(cells.pos) >= 0, np.asarray(needed.pos) >= 0
     sets = np.ascontiguousarray(np.asarray(cells.seq)[held])
     index = np.arange(1, config.n_cells + 1)
     since = index - np.maximum.accumulate(np.where(held, index, 0), axis=1)  # free neighbours up to each cell
@@ -167,7 +179,8 @@ def _cache_report(
         name=name,
         n_cells=held.size,
         used=int(held.sum()),
-        reusable=int(np.sum(usable & held)),
+        kept=int(held.sum() - still.sum()),
+        reusable=int(np.sum(usable & still)),
         shared=int(np.sum(np.bitwise_count(sets).sum(axis=1) > 1)),
         longest_free=int(since.max()),
         gaps=int(np.max(np.where(held, index, 0), axis=1).sum() - held.sum()),
@@ -178,7 +191,7 @@ def _cache_report(
 
 
 def _row_of(cache: CacheReport) -> list[str]:
-    names = ("n_cells", "used", "free", "reusable", "shared", "longest_free", "gaps")
+    names = ("n_cells", "used", "free", "kept", "reusable", "shared", "longest_free", "gaps")
     counts = [str(getattr(cache, name)) for name in names]
     return [cache.name, *counts, _size(cache.n_bytes), _size(cache.n_bytes_full)]
 

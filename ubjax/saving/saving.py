@@ -135,11 +135,10 @@ class Saving(Gauges):
         try:
             header = read_header(file, n_bytes)
             self._form.check(header, ALL if seq is None else ONE)
-            before = self._without(seq)
-            self._check_sizes(self._form.sizes(header), before, seq)
+            self._check_sizes(self._form.sizes(header), seq)
             state = State.of_tensors(read_tensors(file, header), len(self.caches))
             self._form.check_values(state)
-            after, placed = self._placed(state, before, seq)
+            after, placed, replaced = self._with_room(state, seq)
         except NoSlotError:
             raise
         except ValueError as error:
@@ -147,6 +146,7 @@ class Saving(Gauges):
         if placed:
             after = self._write(state, placed, after)
         self._cells = after
+        self._touched(replaced)
         return state.tokens.tolist()
 
     def _without(self, seq: int | None) -> AllCells:
@@ -155,12 +155,26 @@ class Saving(Gauges):
             return jax.device_put(caches.empty(self.caches), self._control)
         return caches.rm(self._cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
 
-    def _check_sizes(self, sizes: Sequence[int], before: AllCells, seq: int | None) -> None:
+    def _check_sizes(self, sizes: Sequence[int], seq: int | None) -> None:
         """Refuse more rows than there are cells, before they are read. A window cache may leave some out."""
         most = self.memory.n_cells * (self.memory.n_streams if seq is None else 1)
         for needed in sizes:
             if needed > most:
-                raise self._no_room(0, before, 0 if seq is None or self.memory.unified else seq, needed)
+                raise self._no_room(0, self._without(seq), 0 if self.memory.unified else seq or 0, needed)
+
+    def _with_room(self, state: State, seq: int | None) -> tuple[AllCells, list[Group], list[int]]:
+        """`_placed`, and the sequences that are no longer what they were: kept ones make room, oldest first."""
+        before, kept = self._without(seq), [] if seq is None else [s for s in self._kept if s != seq]
+        replaced = list(range(self.memory.n_seq_max)) if seq is None else [seq]
+        while True:
+            try:
+                return (*self._placed(state, before, seq), replaced)
+            except NoSlotError:
+                if not kept:
+                    raise
+            oldest, everything = kept.pop(0), np.int32(-1)
+            before = caches.rm(before, np.int32(oldest), everything, everything, self.caches)
+            replaced.append(oldest)
 
     def _placed(self, state: State, before: AllCells, seq: int | None) -> tuple[AllCells, list[Group]]:
         """The cells with every saved row in one of them, and the rows by stream."""
