@@ -112,6 +112,19 @@ class Plain:
             t.seqs &= {seq}
         return True
 
+    def load(self, src, dst):
+        """A copy of one sequence's tokens in place of another's."""
+        copies = [Token(t.id, t.pos, {dst}) for t in self.own([src])]
+        others = [t for t in self.of(dst) if t.seqs != {dst}]
+        if len(others) + len(copies) > self.size:
+            return False
+        self.rm(dst, -1, -1)
+        self.of(dst).extend(copies)
+        return True
+
+    def load_all(self):
+        return True
+
     def move(self, seqs, p0, p1, to):
         moved = self.own(seqs, p0, p1)
         if any(t.seqs - set(seqs) for t in moved):
@@ -170,6 +183,8 @@ operations = st.one_of(
     st.tuples(st.just("keep"), seqs),
     st.tuples(st.just("add"), some, bounds, bounds, st.integers(-6, 6)),
     st.tuples(st.just("div"), some, bounds, bounds, st.integers(1, 3)),
+    st.tuples(st.just("load"), seqs, seqs),
+    st.tuples(st.just("load_all")),
 )
 
 
@@ -181,6 +196,8 @@ def test_operations_in_any_order(kind, todo):
     engine = engine_of(kind)
     plain = Plain(engine)
     for name, *args in todo:
+        if name.startswith("load"):
+            saved = engine.get_state(*args[:1])
         before = state(engine)
         if name == "jump":  # a hole: the decode is refused
             pos = np.array([1, 3]) + plain.last(args[0])
@@ -200,7 +217,10 @@ def test_operations_in_any_order(kind, todo):
         else:
             done = carry_out(plain, name, args)
             try:
-                getattr(engine, name)(*args)
+                if name.startswith("load"):
+                    engine.set_state(saved, *args[1:])
+                else:
+                    getattr(engine, name)(*args)
                 assert done
             except ValueError:
                 assert not done

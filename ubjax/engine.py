@@ -28,9 +28,9 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
-from ubjax.prefixes import Prefixes
 from ubjax.pytree import unpack
-from ubjax.status import DecodeError, Reason, Status, raise_if_error, refusal
+from ubjax.saving import Saving
+from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.typing import Whole
 from ubjax.usage import Usage
@@ -38,7 +38,7 @@ from ubjax.usage import Usage
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
-class Engine(Prefixes):
+class Engine(Saving):
     """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
@@ -53,6 +53,7 @@ class Engine(Prefixes):
     ):
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
+        self.model_config = model.config
         self.caches = config.caches(
             model.config.n_ctx_train, n_swa=model.config.n_swa, swa_type=model.config.swa_type
         )
@@ -130,7 +131,9 @@ class Engine(Prefixes):
             prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
         if int(status.code) != Reason.OK:
             self._cells, self._kept = cells, kept
-            raise_if_error(status, self._no_slot_detail(status))
+            if int(status.code) == Reason.NO_SLOT:
+                raise self._no_slot(status, batch)
+            raise_if_error(status)
         if self._kept:
             self._touched(seq for seq in self.kept() if np.any(batch.seq & self._set([seq])))
         self._grow(n_kv)
@@ -236,15 +239,6 @@ class Engine(Prefixes):
         self.usage.tokens += n_tokens
         self.usage.rows += bucket.n_rows
         self.usage.outputs += n_outputs
-
-    def _no_slot_detail(self, status: Status) -> str:
-        if int(status.code) != Reason.NO_SLOT:
-            return ""
-        used = np.sum(np.asarray(self._cells[0].pos) >= 0, axis=1)
-        if self.memory.n_streams == 1:
-            return f"the cache holds {used[0]} of {self.memory.n_cells} cells; nothing was changed"
-        held = ", ".join(f"sequence {s} holds {used[s]}" for s in np.flatnonzero(used)[:8]) or "none are used"
-        return f"each sequence has {self.memory.n_cells} cells, {held}; nothing was changed"
 
     # -- text
     # ---------------------------------------------------------------------------------------------------------

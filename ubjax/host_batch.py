@@ -39,7 +39,7 @@ def on_host(batch: Any) -> Batch:
     for name in ("embd", "state"):
         if leaves[name].size and not np.isfinite(leaves[name][:n]).all():
             raise ValueError(f"the batch's {name} holds numbers that are not finite, finite ones are needed")
-    first = _first_seq(leaves["seq"][:n])
+    first = first_seq(leaves["seq"][:n])
     order = np.arange(capacity, dtype=np.int32)
     # bytes make numpy's stable sort a radix sort; sets without a sequence are refused later, wherever they stand
     order[:n] = np.argsort(first.astype(np.uint8), kind="stable")
@@ -59,7 +59,7 @@ def _leaf(name: str, value: Any, dtype: Any) -> np.ndarray:
     return array
 
 
-def _first_seq(seq: np.ndarray) -> np.ndarray:
+def first_seq(seq: np.ndarray) -> np.ndarray:
     """The smallest sequence id of each set."""
     word = np.argmax(seq != 0, axis=1)
     bits = seq[np.arange(len(seq)), word]

@@ -6,6 +6,9 @@ Jitted functions return a `Status`; they never raise. The edge (Engine, or a cal
 """
 
 import enum
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.core
@@ -99,7 +102,30 @@ class InvalidBatchError(DecodeError):
 
 
 class NoSlotError(DecodeError):
-    """The cache can't hold the batch now; nothing was changed (result 1)."""
+    """The cache can't hold the batch now; nothing was changed (result 1).
+
+    `fits`: how many tokens, from the batch's first on, would have fitted: above 0 a smaller batch is worth trying, at 0
+    the cache is full. `never`: whether the batch is larger than the cache could ever hold. `report`: the engine's
+    memory report as of then, where an engine raised this.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: "Status",
+        *,
+        fits: int = 0,
+        never: bool = False,
+        report: Callable[[], Any] | None = None,
+    ):
+        super().__init__(message, status)
+        self.fits, self.never = fits, never
+        self._report = report
+
+    @functools.cached_property
+    def report(self) -> Any:
+        """The memory report, made when it is first asked for; None where there is none."""
+        return self._report() if self._report else None
 
 
 @pytree

@@ -16,6 +16,7 @@ from ubjax.control import Staged
 from ubjax.memory.caches import AllCells, Caches
 from ubjax.memory.kv import KV, AllKV, copy_streams
 from ubjax.memory.mask import attention_mask, cell_valid
+from ubjax.memory.rows import put_rows
 from ubjax.models.attention import CellAccess
 from ubjax.models.decoder import Decoder
 from ubjax.typing import Array, Float
@@ -71,6 +72,9 @@ def apply_updates(model: Decoder, kv: AllKV, cells: AllCells, n_copies: int, rot
     if rotate:
         kv = model.shift_keys(kv, tuple(of.pos - of.k_pos for of in cells))
     return kv
+
+
+store_rows = jax.jit(put_rows, donate_argnums=0)  # one program for a number of rows, of one cache
 
 
 class Step:

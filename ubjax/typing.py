@@ -11,6 +11,7 @@ Axes, everywhere in the package:
     V   vocabulary                                L H K D  layers, query heads, key heads, head width
 """
 
+import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     Whole: TypeAlias = int
     Choice: TypeAlias = bool
     Text: TypeAlias = str
+    FilePath: TypeAlias = str | os.PathLike[str]
+    Bytes: TypeAlias = bytes | bytearray | memoryview
 else:
-    Whole = Choice = Text = Any
+    Whole = Choice = Text = FilePath = Bytes = Any
 Number: TypeAlias = int | float
 Scalar: TypeAlias = int | Int32[Array, ""] | np.integer[Any]
 
@@ -42,7 +45,9 @@ __all__ = [
     "I32",
     "Array",
     "Bool",
+    "Bytes",
     "Choice",
+    "FilePath",
     "Flag",
     "Float",
     "Int32",

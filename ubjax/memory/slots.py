@@ -96,6 +96,13 @@ def _usable(pos: jax.Array, seq: jax.Array, n_swa: Scalar, config: MemoryConfig)
     return (pos < 0) | (passed & (count_seqs(seq) == 1))
 
 
+@partial(jax.jit, static_argnames="config")
+def usable_cells(cells: Cells, n_swa: Scalar, config: MemoryConfig) -> Bool[jax.Array, "NS C"]:
+    """The cells that a decode may take now: the empty ones, and with a window those that it has passed."""
+    streams = (jnp.asarray(cells.pos), jnp.asarray(cells.seq))
+    return jax.lax.map(lambda stream: _usable(stream[0], stream[1], n_swa, config), streams)
+
+
 def _in_turn(usable: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[C]: the turn of each usable cell on one walk from `start`, C for the others; and their number."""
     C = usable.shape[0]

@@ -112,7 +112,7 @@ class Decoder(nnx.Module):
             KV(k=tuple(k), v=tuple(v), n_cells=own.n_cells) for k, v, own in zip(ks, vs, kv, strict=True)
         )
 
-    def shift_keys(self, kv: AllKV, shift: tuple[Int32[Array, "NS C"], ...]) -> AllKV:
+    def shift_keys(self, kv: AllKV, shift: tuple[Int32[Array, "NS _"], ...]) -> AllKV:
         """K/V with the K rows of every cell rotated on by its shift, those with shift 0 untouched bit for bit; pure.
 
         A K row computed at position p becomes that of position p + shift, each layer with its own rotation. K may hold

@@ -1,0 +1,115 @@
+"""Files: readable by the safetensors package, written whole or not at all, refused with their name."""
+
+import os
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+from tests.saving.helpers import engine_of, parts
+from tests.saving.test_damaged import by_hand
+from tests.tiny import state, unchanged
+from ubjax.saving.files import write_whole
+from ubjax.saving.state import ALL, ONE
+
+
+@pytest.fixture
+def engine():
+    loaded = engine_of("unified")
+    loaded.set_state(by_hand("unified", ALL))
+    return loaded
+
+
+def test_there_and_back(engine, tmp_path):
+    path = tmp_path / "state.safetensors"
+    engine.save_state(path, 1, [5, 6])
+    assert path.read_bytes() == engine.get_state(1, [5, 6])
+    assert engine.load_state(str(path), np.int64(3)) == [5, 6]
+    engine.save_state(str(path))  # over the old one
+    whole = state(engine)
+    other = engine_of("unified")
+    assert other.load_state(path) == []
+    assert other.get_state() == engine.get_state()
+    assert unchanged(engine, whole)
+    assert os.listdir(tmp_path) == ["state.safetensors"]
+
+
+def test_the_safetensors_package_reads_what_is_written(engine, tmp_path):
+    path = tmp_path / "state.safetensors"
+    for seq in (None, 1, 0):  # 0 is empty
+        engine.save_state(path, seq, [3])
+        metadata, tensors = parts(path.read_bytes())
+        with safetensors.safe_open(path, "np") as file:
+            assert file.metadata() == metadata
+        read = safetensors.numpy.load_file(path)
+        assert read.keys() == tensors.keys()
+        assert all(np.array_equal(read[name], tensors[name]) for name in read)
+    assert read["full.k"].shape == (2, 2, 0, 8)
+
+
+def test_what_the_safetensors_package_writes_is_read(engine):
+    """In another order of tensors."""
+    data = by_hand("unified", ONE)
+    metadata, tensors = parts(data)
+    again = safetensors.numpy.save(tensors, metadata)
+    with pytest.raises(ValueError, match="its data has the digest") as caught:  # of the data in that order
+        engine.set_state(again, 0)
+    metadata["data_blake2b"] = str(caught.value).partition("digest ")[2][:32]
+    assert engine.set_state(safetensors.numpy.save(tensors, metadata), 0) == [0, 1, 2]
+    assert engine.get_state(0, [0, 1, 2]) == data
+
+
+def test_foreign_files(engine, tmp_path):
+    before = state(engine)
+    path = tmp_path / "model.safetensors"
+    safetensors.numpy.save_file({"weight": np.zeros((4, 4), np.float32)}, path)
+    (tmp_path / "empty").touch()
+    (tmp_path / "text").write_text("What is the capital of France?" * 9)
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (
+        (
+            "model.safetensors",
+            "can't be loaded: its format is missing, 'ubjax state' is needed; nothing was changed",
+        ),
+        ("empty", "can't be loaded: 0 bytes were found, a header of 8 or more is needed"),
+        ("text", "can't be loaded: its header claims 2338328219647830103 bytes"),
+        ("pipe", "can't be read: it is no file"),
+        ("", "can't be read: it is no file"),
+        ("none", "can't be read: it is not there"),
+        ("empty/none", "can't be read: it is not there"),
+    ):
+        with pytest.raises(ValueError, match=words) as caught:
+            engine.load_state(tmp_path / name, 0)
+        assert str(caught.value).startswith(str(tmp_path / name))
+    for odd, words in (
+        (5, "the path is 5, a text or a Path is needed"),
+        ("", "the name of a file is needed"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            engine.load_state(odd, 0)
+        with pytest.raises(ValueError, match=words):
+            engine.save_state(odd, 0)
+    assert unchanged(engine, before)
+
+
+def test_a_file_that_can_not_be_written_leaves_the_old_one(engine, tmp_path):
+    path = tmp_path / "state"
+    engine.save_state(path, 1)
+    old = path.read_bytes()
+
+    def pieces():
+        yield memoryview(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ValueError, match="state can't be written: No space left on device"):
+        write_whole(path, pieces())
+    assert path.read_bytes() == old
+    for name, words in (
+        ("none/state", "No such file"),
+        ("state/state", "Not a directory"),
+        (".", "directory"),
+    ):
+        with pytest.raises(ValueError, match=rf"can't be written: .*{words}"):
+            engine.save_state(tmp_path / name, 1)
+    assert os.listdir(tmp_path) == ["state"]

@@ -1,0 +1,120 @@
+"""Gauges: how full the cache is, and whether a batch without a slot is too large now or for ever."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from ubjax.batch import Batch
+from ubjax.config import BatchConfig, MemoryConfig
+from ubjax.control import plan_decode
+from ubjax.host_batch import first_seq, on_host
+from ubjax.memory import caches
+from ubjax.memory.caches import AllCells
+from ubjax.memory.kv import AllKV
+from ubjax.memory_report import MemoryReport, memory_report
+from ubjax.models.config import DecoderConfig
+from ubjax.prefixes import Prefixes
+from ubjax.status import NoSlotError, Status, sentence
+
+
+class Gauges(Prefixes):
+    """What an engine says of the room in its cache."""
+
+    model_config: DecoderConfig
+    batch_config: BatchConfig
+    n_ubatch: int
+    _kv: AllKV
+    _kv_dtype: str
+
+    def memory_report(self) -> MemoryReport:
+        """Cells used, free and shared, bytes of K/V, and what still fits; a table in a terminal or a notebook."""
+        return self._later_report()()
+
+    def _later_report(self) -> Callable[[], MemoryReport]:
+        """The report on the cells as they are now, made when it is asked for."""
+        model = self.model_config
+        row = 2 * model.n_kv_heads * model.head_dim * np.dtype(self._kv_dtype).itemsize
+        of_cell = [row * len(model.cache_layers(c)) for c in range(len(self.caches))]
+        held = [own.nbytes for own in self._kv] or [0] * len(self.caches)
+        return functools.partial(memory_report, self._cells, self._without_kept(), self.caches, held, of_cell)
+
+    def _without_kept(self) -> AllCells:
+        """The cells once all kept sequences are given up, as a decode may do."""
+        cells = self._cells
+        for seq in self._kept:
+            cells = caches.rm(cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
+        return cells
+
+    def _no_slot(self, status: Status, batch: Batch) -> NoSlotError:
+        """The error of a batch that found no slot: with what fits now, or that it never does."""
+        n, full, cells = int(batch.n_tokens), self.caches[0], self._without_kept()
+        used = np.sum(np.asarray(cells[0].pos) >= 0, axis=1)
+        rank, stream = _ranks(batch, full)
+        fits = _first(rank >= (full.n_cells - used)[stream])
+        n_ubatch = 0
+        if len(self.caches) > 1:
+            n_ubatch = self._smaller_ubatch(cells, batch) if fits == n else 0
+            fits = self._longest(cells, batch, fits)
+        most = int(rank.max()) + 1
+        never = most > full.n_cells
+        if never:
+            verdict = f"{most} tokens of one stream never fit into its {full.n_cells} cells"
+        elif n_ubatch:
+            verdict = f"with n_ubatch {n_ubatch} the batch fits now"
+        elif fits:
+            verdict = f"the first {fits} of its {n} tokens fit now"
+        else:
+            verdict = "not one token fits until cells are free"
+        words = f"{sentence(status)}; {self._held(cells, used)}; {verdict}; nothing was changed"
+        return NoSlotError(words, status, fits=fits, never=never, report=self._later_report())
+
+    def _held(self, cells: AllCells, used: np.ndarray) -> str:
+        n_cells = self.memory.n_cells
+        if self.memory.n_streams > 1:
+            held = ", ".join(f"sequence {s} holds {used[s]}" for s in np.flatnonzero(used)[:8])
+            return f"each sequence has {n_cells} cells, {held or 'none are used'}"
+        window = ""
+        if len(self.caches) > 1:
+            in_window = int(np.sum(np.asarray(cells[1].pos) >= 0))
+            window = f" and its window cache {in_window} of {self.caches[1].n_cells}"
+        return f"the cache holds {used[0]} of {n_cells} cells{window}"
+
+    def _fits(self, cells: AllCells, batch: Batch, n_ubatch: int) -> bool:
+        """Whether a batch has slots with ubatches of so many rows."""
+        static = self.batch_config, self.caches, self.n_ubatch
+        prepared, _ = plan_decode(batch, cells, np.int32(n_ubatch), *static)
+        return int(prepared.status.code) == 0
+
+    def _smaller_ubatch(self, cells: AllCells, batch: Batch) -> int:
+        """The largest half, quarter, ... of n_ubatch with which the batch fits, 0 when none does."""
+        sizes = (self.n_ubatch >> bit for bit in range(1, self.n_ubatch.bit_length()))
+        return next((size for size in sizes if self._fits(cells, batch, size)), 0)
+
+    def _longest(self, cells: AllCells, batch: Batch, most: int) -> int:
+        """The longest beginning of a batch, of up to `most` tokens, that fits."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            part = on_host(dataclasses.replace(batch, n_tokens=np.asarray(middle, np.int32)))
+            low, high = (middle, high) if self._fits(cells, part, self.n_ubatch) else (low, middle - 1)
+        return low
+
+
+def _ranks(batch: Batch, config: MemoryConfig) -> tuple[np.ndarray, np.ndarray]:
+    """(rank, stream) of every token: which of its stream's tokens it is, counted from 0, and the stream."""
+    n = int(batch.n_tokens)
+    if config.unified:
+        return np.arange(n), np.zeros(n, np.int32)
+    stream = first_seq(batch.seq[:n])
+    order = np.asarray(batch.order[:n])
+    counts = np.bincount(stream, minlength=config.n_streams)
+    rank = np.empty(n, np.int32)
+    rank[order] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank, stream
+
+
+def _first(flags: np.ndarray) -> int:
+    """Where the first flag is set; their number when none is."""
+    return int(np.argmax(flags)) if flags.any() else len(flags)

@@ -1,0 +1,45 @@
+"""Files that are written whole or not at all, and read only as far as they are what they should be."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any
+
+
+def as_path(path: Any) -> Path:
+    """A path; refuses what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"the path is {path!r}, a text or a Path is needed")
+    path = Path(os.fsdecode(path))
+    if not path.name:
+        raise ValueError(f"the path is {str(path)!r}, the name of a file is needed")
+    return path
+
+
+def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
+    """Write a file beside `path`, then put it in its place: a failure leaves what was there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        part.replace(path)
+    except OSError as error:
+        raise ValueError(f"{path} can't be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[BufferedIOBase, int]]:
+    """A file to be read, and its size; refuses what is no file."""
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path} can't be read: it is {'no file' if path.exists() else 'not there'}")
+        with path.open("rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None

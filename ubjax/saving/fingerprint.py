@@ -1,0 +1,41 @@
+"""Fingerprint: what tells one model from another, as texts. K and V of one mean nothing to the other."""
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ubjax.models.config import DecoderConfig
+from ubjax.saving.state import MODEL
+from ubjax.typing import Array, Float
+
+SAMPLED = 16  # values of each parameter
+
+
+def fingerprint(config: DecoderConfig, leaves: Sequence[Array], kv_dtype: str) -> dict[str, str]:
+    """Every field of the configuration, the dtype of K and V, and a digest of some weights: a finetune differs there.
+
+    Neither sizes of the cache nor the number of sequences are part of it: a state may be loaded into another cache.
+    """
+    fields = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    sample = np.asarray(_sample(tuple(leaves)))
+    texts = {name: json.dumps(value) for name, value in fields.items()}
+    texts |= {"kv_dtype": kv_dtype, "weights": hashlib.blake2b(sample.tobytes(), digest_size=16).hexdigest()}
+    return {MODEL + name: text for name, text in texts.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+@jax.jit
+def _sample(leaves: tuple[Array, ...]) -> Float[jax.Array, " n"]:
+    """The first values of the middle row of every parameter, as float32 (exact for every dtype of weights)."""
+    rows = (leaf[tuple(n // 2 for n in leaf.shape[:-1])] for leaf in map(jnp.asarray, leaves))
+    return jnp.concatenate([row[:SAMPLED].astype(jnp.float32) for row in rows])
