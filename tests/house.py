@@ -16,8 +16,8 @@ MAX_FUNCTION_LINES = 60
 # Bottom up. A module imports from lower floors, and from its own folder; nothing else.
 FLOORS = (
     {"typing"},
-    {"pytree", "config", "pictures"},
-    {"ragged", "status", "buckets", "host_arrays"},
+    {"pytree", "config", "pictures", "compilation_cache", "ladders"},
+    {"ragged", "status", "buckets", "host_arrays", "programs"},
     {"batch", "sampling"},
     {"batch_builder", "host_batch", "validate", "split"},
     {"ubatch"},
@@ -25,9 +25,9 @@ FLOORS = (
     {"models", "control", "sequences", "memory_report"},
     {"step", "loaders", "analysis", "prefixes"},
     {"decode_loop", "generate", "viz", "scheduling", "gauges"},
-    {"saving"},
+    {"saving", "warmup"},
     {"engine"},
-    {"verify"},
+    {"verify", "calibrate"},
     {"__init__"},
     {"cli", "testing"},
     {"__main__"},
@@ -35,7 +35,8 @@ FLOORS = (
 # Side rooms: only what stands at the edge looks into them (and they into themselves).
 SIDE_ROOMS = {"loaders", "analysis", "viz", "scheduling"}
 SIDE_ROOM_VISITORS = {"verify", "cli", "testing", "__init__"}
-SIDE_DOORS = {("generate", "analysis")}  # a generation reports what it compiled
+# A generation and a warm-up report what they compiled, a calibration makes a cost.
+SIDE_DOORS = {("generate", "analysis"), ("warmup", "analysis"), ("calibrate", "analysis")}
 # What lies below the models has no neural network in it: index arithmetic on arrays.
 WITHOUT_FLAX = frozenset().union(*FLOORS[:7])
 # Pairs that the floors would allow.

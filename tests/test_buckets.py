@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ubjax.buckets import Bucket, BucketLadder, Buckets, RectangleLadder
+from ubjax.buckets import Bucket, Buckets
+from ubjax.ladders import BucketLadder, RectangleLadder
 
 BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=(4096, 1024), kv_pad=256)
 
@@ -26,6 +27,15 @@ def test_geometric_ladders_end_at_the_top(ladder, sizes):
     assert ladder.sizes == sizes
 
 
+def test_a_window_cache_grows_with_the_full_one_as_far_as_it_goes():
+    assert BUCKETS.kv_sizes() == ((256, 256), (512, 512), (1024, 1024), (2048, 1024), (4096, 1024))
+    assert [BUCKETS.pick_kv(needed) for needed in ((0, 0), (257, 256), (100, 300), (1025, 1024))] == [
+        *((256, 256), (512, 512), (512, 512), (2048, 1024))
+    ]
+    with pytest.raises(ValueError, match="4097 does not fit any bucket"):
+        BUCKETS.pick_kv((4097, 1))
+
+
 @given(st.integers(1, 3000), st.integers(1, 64), st.integers(2, 8), st.data())
 def test_pick_is_the_smallest_that_holds(top, bottom, factor, data):
     ladder = BucketLadder.geometric(top, bottom, factor)
@@ -44,9 +54,9 @@ def test_above_the_top_is_an_error():
     with pytest.raises(
         ValueError, match=r"513 does not fit any bucket of .*: a size in \[0, 512\] is needed"
     ):
-        BUCKETS.n_rows.pick(513)
+        BUCKETS.n_outputs.pick(513)
     with pytest.raises(ValueError, match="-1 does not fit"):
-        BUCKETS.n_rows.pick(-1)
+        BUCKETS.n_outputs.pick(-1)
     with pytest.raises(ValueError, match="sizes of at least 1"):
         BucketLadder.geometric(0)
 

@@ -51,6 +51,7 @@ def poison(engine: Engine) -> None:
 @pytest.mark.parametrize("kv_unified", [True, False])
 def test_rows_of_padding_touch_no_row_of_the_cache(kv_unified):
     engine = tiny_engine(n_seq_max=4, kv_unified=kv_unified)
+    engine.reserve(1)
     poison(engine)
     logits_of(engine, [(0, 0), (0, 1), (0, 2), (2, 0)])  # 3 rows in a block of 4, or 4 in 4; 2 of 4 streams
     (cells,), (kv,) = vars(engine)["_cells"], vars(engine)["_kv"]

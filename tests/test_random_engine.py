@@ -148,8 +148,10 @@ def carry_out(plain, kind, args):
 
 def contents(engine):
     """What the engine holds: (token, position, sequences) of each stream's cells, sorted; K tells which token it is."""
-    (cells,), (kv,) = vars(engine)["_cells"], vars(engine)["_kv"]
-    k = np.asarray(kv.k[0])
+    (cells,), kv = vars(engine)["_cells"], vars(engine)["_kv"]
+    k = (
+        np.asarray(kv[0].k[0]) if kv else np.zeros(cells.pos.shape)
+    )  # nothing is cached before K/V is allocated
     found = []
     for s, (pos, k_pos, seq) in enumerate(zip(cells.pos, cells.k_pos, cells.seq, strict=True)):
         rows = k[int(cells.src[s])]

@@ -3,10 +3,12 @@
 from ubjax.analysis import count_compilations
 from ubjax.batch import Batch
 from ubjax.batch_builder import BatchBuilder
-from ubjax.buckets import Bucket, BucketLadder
+from ubjax.buckets import Bucket
+from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
 from ubjax.engine import Engine
 from ubjax.generate import Sampling
+from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
 from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
@@ -29,6 +31,7 @@ __all__ = [
     "MemoryConfig",
     "NoSlotError",
     "Outputs",
+    "RectangleLadder",
     "Sampling",
     "SplitPlan",
     "Ubatch",
@@ -39,4 +42,5 @@ __all__ = [
     "split_seq",
     "split_simple",
     "take_ubatch",
+    "use_compilation_cache",
 ]

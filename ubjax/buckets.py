@@ -1,137 +1,11 @@
 """Bucket ladders: the only place where a shape is chosen, for warm-up and run time alike."""
 
-import bisect
 import dataclasses
-import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
-
-@dataclasses.dataclass(frozen=True)
-class BucketLadder:
-    """Ascending sizes; `pick` gives the smallest that holds n and raises above the top (never a silent new shape)."""
-
-    sizes: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in itertools.pairwise(self.sizes))
-        if not self.sizes or self.sizes[0] < 1 or not ascending:
-            raise ValueError(
-                f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending, is needed"
-            )
-
-    @classmethod
-    def geometric(cls, top: int, bottom: int = 1, factor: int = 2) -> "BucketLadder":
-        """bottom, factor * bottom, ... below `top`, and exactly `top` as the last size."""
-        if top < 1 or bottom < 1:
-            raise ValueError(f"a ladder from {bottom} to {top}: sizes of at least 1 are needed")
-        sizes = []
-        while bottom < top:
-            sizes.append(bottom)
-            bottom *= factor
-        return cls((*sizes, top))
-
-    @classmethod
-    def linear(cls, top: int, count: int) -> "BucketLadder":
-        """`count` equal steps up to `top`, rounded up; fewer where `top` is smaller than `count`."""
-        if top < 1 or count < 1:
-            raise ValueError(f"a ladder of {count} equal steps to {top}: numbers of at least 1 are needed")
-        return cls(tuple(sorted({-(-top * step // count) for step in range(1, count + 1)})))
-
-    @classmethod
-    def gapped(cls, top: int, gap: int) -> "BucketLadder":
-        """Powers of two up to `gap`, from there on steps of `gap`, and exactly `top` as the last size."""
-        if top < 1 or gap < 1:
-            raise ValueError(f"a ladder with gap {gap} to {top}: sizes of at least 1 are needed")
-        powers = [1 << bit for bit in range(gap.bit_length()) if 1 << bit < min(gap, top)]
-        return cls((*powers, *range(gap, top, gap), top))
-
-    @classmethod
-    def rows(cls, top: int, n_seqs: int = 1) -> "BucketLadder":
-        """Rows of a ubatch, where a decode of one token for each sequence has up to `n_seqs` of them.
-
-        Below n_seqs by fourths (above 16 by halves), above it fourfold, from 64 on doubled, and exactly `top`. Each
-        size stands for a range so wide that prompts of any lengths meet it soon: other prompts then compile nothing.
-
-            n_seqs 1    1 16 64 128 256 512          n_seqs 16   1 4 16 64 128 256 512
-            n_seqs 8    1 2 8 32 64 128 256 512      n_seqs 64   1 4 16 32 64 128 256 512
-        """
-        if top < 1 or n_seqs < 1:
-            raise ValueError(f"rows for {n_seqs} sequences up to {top}: sizes of at least 1 are needed")
-        sizes = [n_seqs]
-        while sizes[-1] > 1:
-            sizes.append(max(1, sizes[-1] // (2 if sizes[-1] > 16 else 4)))
-        sizes += [max(16, 4 * n_seqs)] if n_seqs < 16 else []
-        sizes += [1 << bit for bit in range(6, top.bit_length()) if 1 << bit > n_seqs]
-        return cls((*sorted(size for size in sizes if size < top), top))
-
-    @property
-    def top(self) -> int:
-        """The largest size."""
-        return self.sizes[-1]
-
-    def pick(self, n: int) -> int:
-        """The smallest size >= n, for n in [0, top]."""
-        if not 0 <= n <= self.top:
-            raise ValueError(
-                f"{n} does not fit any bucket of {self.sizes}: a size in [0, {self.top}] is needed"
-            )
-        return self.sizes[bisect.bisect_left(self.sizes, n)]
-
-
-@dataclasses.dataclass(frozen=True)
-class RectangleLadder:
-    """Shapes n_seqs x n_seq_tokens for the ubatches of an equal split: up to `n_seqs` sets, `n_ubatch` rows in all.
-
-    `pick` gives the rectangle with the fewest rows that holds a ubatch (of equals the one with fewer sets); each
-    ubatch that can occur has to have one. With n_seqs 1 this is the ladder of the splits that are not equal.
-
-        1 2 4 by 1 2 4 8, n_ubatch 8     1x1 1x2 1x4 1x8 2x1 2x2 2x4 4x1 4x2    4x4 can't occur: 3x3 rows are too many
-    """
-
-    n_ubatch: int
-    n_seqs: int
-    rectangles: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        if self.n_ubatch < 1 or self.n_seqs < 1:
-            raise ValueError(f"{self.n_seqs} sets and {self.n_ubatch} rows: sizes of at least 1 are needed")
-        ascending = tuple(sorted(self.rectangles, key=lambda shape: (shape[0] * shape[1], shape)))
-        object.__setattr__(self, "rectangles", ascending)
-        for n_seqs in range(1, min(self.n_seqs, self.n_ubatch) + 1):
-            self.pick(n_seqs, self.n_ubatch // n_seqs)
-
-    @classmethod
-    def grid(cls, n_seqs: BucketLadder, n_rows: BucketLadder) -> "RectangleLadder":
-        """The pairs of two ladders."""
-        return cls(n_rows.top, n_seqs.top, tuple(itertools.product(n_seqs.sizes, n_rows.sizes)))
-
-    def pick(self, n_seqs: int, n_seq_tokens: int) -> tuple[int, int]:
-        """The shape that a ubatch of n_seqs x n_seq_tokens rows is padded to."""
-        possible = 1 <= n_seqs <= self.n_seqs and 0 <= n_seqs * n_seq_tokens <= self.n_ubatch
-        for shape in self.rectangles:
-            if possible and shape[0] >= n_seqs and shape[1] >= n_seq_tokens:
-                return shape
-        raise ValueError(
-            f"{n_seqs} x {n_seq_tokens} rows do not fit any shape of {self}: "
-            f"up to {self.n_seqs} sets and {self.n_ubatch} rows in all can occur, and each needs a shape that holds it"
-        )
-
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Every shape that `pick` can give, and no other; ascending."""
-        n_seqs = np.arange(1, min(self.n_seqs, self.n_ubatch) + 1)
-        sets = np.repeat(n_seqs, self.n_ubatch // n_seqs)
-        tokens = np.concatenate([np.arange(1, self.n_ubatch // n + 1) for n in n_seqs])
-        free, picked = np.ones(len(sets), bool), []
-        for shape in self.rectangles:
-            held = free & (sets <= shape[0]) & (tokens <= shape[1])
-            if held.any():
-                picked.append(shape)
-            free &= ~held
-        return tuple(sorted(picked))
-
-    def __str__(self) -> str:
-        return ",".join(f"{n_seqs}x{rows}" for n_seqs, rows in sorted(self.rectangles))
+from ubjax.ladders import BucketLadder, RectangleLadder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,17 +24,19 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """All ladders of an engine: batch capacity, rows of a block, blocks, attended cells of each cache, output rows.
+    """All ladders of an engine: batch capacity, rows of a ubatch in their blocks, attended cells, output rows.
 
-    `n_outputs` is cut at the rows of the ubatch. It has no 0: whether a ubatch has any outputs at all depends on how
-    prompts meet, and a program of its own costs more than the few rows of logits that nobody reads.
+    `n_kv` of a window cache has the sizes of the full one (the first), cut at its own number of cells: they grow
+    together. `n_outputs` is cut at the rows of the ubatch. It has no 0: whether a ubatch has any outputs at all depends
+    on how prompts meet, and a program of its own costs more than the few rows of logits that nobody reads. `n_copies`:
+    streams that are copied at once.
     """
 
     capacity: BucketLadder
-    n_rows: BucketLadder
-    n_blocks: BucketLadder
+    rows: RectangleLadder
     n_kv: tuple[BucketLadder, ...]
     n_outputs: BucketLadder
+    n_copies: BucketLadder
 
     @classmethod
     def default(
@@ -171,26 +47,127 @@ class Buckets:
         n_streams: int,
         n_cells: tuple[int, ...],
         kv_pad: int,
-        rows: BucketLadder | None = None,
+        rows: BucketLadder | RectangleLadder | None = None,
+        n_kv: BucketLadder | None = None,
+        n_outputs: BucketLadder | None = None,
     ) -> "Buckets":
-        """Powers of two for blocks, cells (of each cache) and rows, unless given; the others are coarser."""
+        """The ladders that are given, else powers of two for rows, blocks and cells, and coarser steps for outputs.
+
+        A one-dimensional `rows` serves every block. Raises ValueError for a ladder that ends elsewhere than the
+        sizes do, or that is for another number of streams.
+        """
+        if rows is None or isinstance(rows, BucketLadder):
+            rows = BucketLadder.geometric(n_ubatch) if rows is None else rows
+            _check_top("rows of a ubatch", rows.top, n_ubatch, "n_ubatch")
+            rows = RectangleLadder.grid(BucketLadder.geometric(n_streams), rows)
+        _check_rectangles(rows, n_ubatch, n_streams)
+        if n_kv is None:
+            n_kv = BucketLadder.geometric(n_cells[0], bottom=min(kv_pad, n_cells[0]))
+        if n_outputs is None:
+            n_outputs = BucketLadder.geometric(n_ubatch, bottom=min(8, n_ubatch), factor=8)
+        _check_top("attended cells", n_kv.top, n_cells[0], "a stream's number of cells")
+        _check_top("output rows", n_outputs.top, n_ubatch, "n_ubatch")
         return cls(
             # One for all batches of one ubatch, so that its bucket and the capacity do not vary apart.
             capacity=BucketLadder(tuple(sorted({min(n_ubatch, n_batch), n_batch}))),
-            n_rows=BucketLadder.geometric(n_ubatch) if rows is None else rows,
-            n_blocks=BucketLadder.geometric(n_streams),
-            n_kv=tuple(BucketLadder.geometric(n, bottom=min(kv_pad, n)) for n in n_cells),
-            n_outputs=BucketLadder.geometric(n_ubatch, bottom=min(8, n_ubatch), factor=8),
+            rows=rows,
+            n_kv=tuple(n_kv.cut(n) for n in n_cells),
+            n_outputs=n_outputs,
+            n_copies=BucketLadder.geometric(n_streams, factor=8),
         )
+
+    def kv_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Every size of K/V: cells a stream in each cache, ascending."""
+        return tuple(tuple(min(size, own.top) for own in self.n_kv) for size in self.n_kv[0].sizes)
+
+    def pick_kv(self, needed: Iterable[int]) -> tuple[int, ...]:
+        """The smallest size of K/V in which every cache has the cells that are needed of it."""
+        size = self.n_kv[0].pick(max(needed))
+        return tuple(min(size, own.top) for own in self.n_kv)
 
     def ubatch(self, *, n_tokens: int, n_seqs: int, n_outputs: int, equal_seqs: bool) -> Bucket:
         """The bucket of a ubatch: a rectangle of blocks when its split is equal, else one block of rows."""
-        if equal_seqs:
-            blocks, rows = self.n_blocks.pick(n_seqs), self.n_rows.pick(n_tokens // n_seqs)
-        else:
-            blocks, rows = 1, self.n_rows.pick(n_tokens)
+        n_sets = n_seqs if equal_seqs else 1
+        blocks, rows = self.rows.pick(n_sets, n_tokens // n_sets)
         outputs = pick_outputs(self.n_outputs, n_outputs, blocks * rows)
         return Bucket(n_blocks=blocks, n_block_rows=rows, n_outputs=outputs)
+
+    def shapes(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
+        """Every program of the step that decodes can need, (bucket, size of K/V), and no other; the fewest rows first.
+
+        A block of t rows lies in t cells of its stream, so no bucket of many rows meets a small K/V.
+        """
+        found = []
+        for ubatches in self._held(*self.rows.ubatches()):
+            for bucket, n_tokens in self._buckets(ubatches).items():
+                found += [(bucket, n_kv) for n_kv in self.kv_sizes() if n_kv[0] >= n_tokens]
+        return tuple(sorted(found, key=lambda shape: (_size(shape[0]), shape[1])))
+
+    def staged(self) -> tuple[tuple[int, Bucket], ...]:
+        """Every pair of a batch's capacity and a bucket that its rows can be staged into; the fewest rows first."""
+        found = []
+        n_seqs, n_tokens = self.rows.ubatches()
+        for below, capacity in zip((0, *self.capacity.sizes), self.capacity.sizes, strict=False):
+            if self.rows.n_seqs == 1 and len(self.n_kv) == 1:  # whole ubatches, then the rest
+                n_batch = np.arange(below + 1, capacity + 1)
+                occurs = np.isin(n_tokens, n_batch % self.rows.n_ubatch)
+                occurs[-1] = capacity >= self.rows.n_ubatch
+            else:
+                occurs = n_seqs * n_tokens <= capacity
+            for ubatches in self._held(n_seqs[occurs], n_tokens[occurs]):
+                found += [(capacity, bucket) for bucket in self._buckets(ubatches)]
+        return tuple(sorted(found, key=lambda shape: (_size(shape[1]), shape[0])))
+
+    def _held(self, n_seqs: np.ndarray, n_tokens: np.ndarray) -> list[list[tuple[int, int]]]:
+        """The ubatches that have cells, shape by shape."""
+        fits = n_tokens <= min(own.top for own in self.n_kv)
+        ubatches = np.stack([n_seqs[fits], n_tokens[fits]], axis=1)
+        places = self.rows.assign(*ubatches.T).values()
+        return [[(s, t) for s, t in ubatches[at].tolist()] for at in places]
+
+    def _buckets(self, ubatches: list[tuple[int, int]]) -> dict[Bucket, int]:
+        """The buckets of ubatches that have one shape, for every number of outputs, and the fewest tokens of a set."""
+        n_seqs, n_tokens = max(ubatches, key=lambda ubatch: ubatch[0] * ubatch[1])
+        most, equal = n_seqs * n_tokens, self.rows.n_seqs > 1
+        fewest = (0, *(size + 1 for size in self.n_outputs.sizes if size < most))  # outputs of each bucket
+        return {
+            self.ubatch(n_tokens=most, n_seqs=n_seqs, n_outputs=n, equal_seqs=equal): min(
+                tokens for sets, tokens in ubatches if sets * tokens >= n
+            )
+            for n in fewest
+        }
+
+
+def shape_name(bucket: Bucket, n_kv: tuple[int, ...] = ()) -> str:
+    """A bucket as people read it, `2x4|kv 256|out 8`: blocks x rows, attended cells of each cache, outputs."""
+    cells = f"|kv {kv_name(n_kv)}" if n_kv else ""
+    return f"{bucket.n_blocks}x{bucket.n_block_rows}{cells}|out {bucket.n_outputs}"
+
+
+def kv_name(n_kv: tuple[int, ...]) -> str:
+    """A size of K/V as people read it."""
+    return "+".join(map(str, n_kv))
+
+
+def _size(bucket: Bucket) -> tuple[int, ...]:
+    return bucket.n_rows, bucket.n_blocks, bucket.n_outputs
+
+
+def _check_top(what: str, found: int, needed: int, name: str) -> None:
+    if found != needed:
+        raise ValueError(
+            f"the ladder of {what} ends at {found}, {name} is {needed}: a ladder up to {needed} is needed"
+        )
+
+
+def _check_rectangles(ladder: RectangleLadder, n_ubatch: int, n_streams: int) -> None:
+    _check_top("rows of a ubatch", ladder.n_ubatch, n_ubatch, "n_ubatch")
+    wide = max(n_seqs for n_seqs, _ in ladder.shapes())
+    if ladder.n_seqs != n_streams or wide > n_streams:
+        raise ValueError(
+            f"the ladder {ladder} is for {max(ladder.n_seqs, wide)} sets, the cache has {n_streams} streams: "
+            f"a ladder for {n_streams} is needed"
+        )
 
 
 def pick_outputs(ladder: BucketLadder, n_outputs: int, n_rows: int) -> int:

@@ -159,6 +159,11 @@ class EngineConfig:
             n_cells = round_up(min(n_cells, windows + min(self.n_ubatch, self.n_batch)), self.kv_pad)
         return (full, dataclasses.replace(full, n_cells=n_cells, n_swa=n_swa, swa_type=swa_type))
 
+    def batch_sizes(self, memory: MemoryConfig) -> tuple[int, int]:
+        """n_batch and n_ubatch as they are cut for these cells."""
+        n_batch = min(self.n_batch, memory.n_cells * memory.n_streams)
+        return n_batch, min(self.n_ubatch, n_batch)
+
 
 KV_DTYPES = ("float32", "bfloat16", "float16")
 MAX_CELLS = 2**24  # beyond any context; keeps a slip of the pen from asking for terabytes

@@ -10,18 +10,19 @@ the decode.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import numpy as np
 
 from ubjax.batch import Batch
 from ubjax.batch_builder import BatchBuilder
-from ubjax.buckets import Bucket, BucketLadder, Buckets
+from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
 from ubjax.config import BatchConfig, EngineConfig, as_integer
 from ubjax.control import Staged, plan_decode, stage
-from ubjax.generate import Generation, Options, Piece, Prompt, Stream, TextCodec, generate, is_one, stream
+from ubjax.generate import Generates, TextCodec
 from ubjax.host_batch import on_host
+from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
 from ubjax.memory.init_batch import Prepared
@@ -34,11 +35,12 @@ from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.typing import Whole
 from ubjax.usage import Usage
+from ubjax.warmup import CompiledProgram, EnginePrograms, Warmup, warm_up
 
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
-class Engine(Saving):
+class Engine(Saving, Generates):
     """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
@@ -49,8 +51,16 @@ class Engine(Saving):
     """
 
     def __init__(
-        self, model: Decoder, tokenizer: TextCodec | None = None, config: EngineConfig | None = None
+        self,
+        model: Decoder,
+        tokenizer: TextCodec | None = None,
+        config: EngineConfig | None = None,
+        *,
+        rows: BucketLadder | RectangleLadder | None = None,
+        n_kv: BucketLadder | None = None,
+        n_outputs: BucketLadder | None = None,
     ):
+        """Ladders that are not given are powers of two and coarser steps, see `Buckets.default`."""
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
         self.model_config = model.config
@@ -58,8 +68,7 @@ class Engine(Saving):
             model.config.n_ctx_train, n_swa=model.config.n_swa, swa_type=model.config.swa_type
         )
         self.memory = self.caches[0]
-        n_batch = min(config.n_batch, self.memory.n_cells * self.memory.n_streams)
-        self.n_ubatch = min(config.n_ubatch, n_batch)
+        n_batch, self.n_ubatch = config.batch_sizes(self.memory)
         self.batch_config = BatchConfig(
             n_vocab=model.config.n_vocab,
             n_batch=n_batch,
@@ -67,13 +76,16 @@ class Engine(Saving):
             n_embd=model.config.n_embd,
             allow_mixed=True,
         )
+        own_seqs = config.n_seq_max // self.memory.n_streams  # of a stream, which may decode a token each
         self.buckets = Buckets.default(
             n_batch=n_batch,
             n_ubatch=self.n_ubatch,
             n_streams=self.memory.n_streams,
             n_cells=tuple(cache.n_cells for cache in self.caches),
             kv_pad=config.kv_pad,
-            rows=BucketLadder.rows(self.n_ubatch, config.n_seq_max // self.memory.n_streams),
+            rows=BucketLadder.rows(self.n_ubatch, own_seqs) if rows is None else rows,
+            n_kv=n_kv,
+            n_outputs=n_outputs,
         )
         self.prefix_cache = config.prefix_cache
         self.usage = Usage()
@@ -83,19 +95,17 @@ class Engine(Saving):
         self.clear()
 
     def clear(self) -> None:
-        """Empty the cache; K/V goes back to the smallest bucket."""
+        """Empty the cache; K/V is allocated by the next decode, in the bucket that this one needs."""
         self._kept = {}
         self._cells: AllCells = jax.device_put(caches.empty(self.caches), self._control)
-        self._kv: AllKV = self._step.new_kv(
-            tuple(ladder.sizes[0] for ladder in self.buckets.n_kv), self._kv_dtype
-        )
+        self._kv: AllKV = ()
 
     def __repr__(self) -> str:
         m = self.memory
         shared = "shared" if m.unified else "each"
         return (
             f"Engine({m.n_seq_max} sequences, {m.n_cells} cells {shared}, n_batch {self.batch_config.n_batch}, "
-            f"n_ubatch {self.n_ubatch}, K/V of {self._kv_sizes()} cells: "
+            f"n_ubatch {self.n_ubatch}, K/V of {kv_name(self._kv_sizes()) or 0} cells: "
             f"{sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
         )
 
@@ -103,6 +113,18 @@ class Engine(Saving):
     def device(self) -> Any:
         """Where the weights, K/V and logits are."""
         return self._step.device
+
+    def warmup(self, on_program: Callable[[CompiledProgram, int, int], None] | None = None) -> Warmup:
+        """Compile every program that batches of token ids, sequence operations and `generate` can need.
+
+        From shapes alone, smallest first; nothing runs and the cache stays as it is. Afterwards they compile nothing,
+        but for what has shapes of its own: embedding rows, log-probabilities of further tokens (`logprobs` above 0)
+        and more than 16 logit biases. `on_program(program, i, n)` hears when the i-th of n is ready. Without a
+        warm-up each program is compiled when it is first needed.
+        """
+        sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "control": self._control}
+        programs = EnginePrograms(self._step, self.buckets, self.batch_config, self.caches, **sizes)
+        return warm_up([*programs], on_program)
 
     # -- batches
     # ------------------------------------------------------------------------------------------------------
@@ -215,70 +237,30 @@ class Engine(Saving):
 
     def _update(self, n_copies: int, rotate: bool) -> None:
         """Let K and V follow what sequence operations did to the cells; a failure leaves that pending."""
-        size = self.buckets.n_blocks.pick(n_copies) if n_copies else 0
         try:
-            kv = self._step.update(self._kv, self._cells, size, rotate)
+            kv = self._kv
+            if n_copies:
+                kv = self._step.update(kv, self._cells, self.buckets.n_copies.pick(n_copies), False)
+            if rotate:
+                kv = self._step.update(kv, self._cells, 0, True)
             jax.tree.leaves(kv)[0].block_until_ready()
         except Exception as error:
             raise self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0) from error
         self._cells, self._kv = caches.settle(self._cells), kv
 
     def _grow(self, n_kv: Sequence[Any]) -> None:
-        sizes = [ladder.pick(int(n)) for ladder, n in zip(self.buckets.n_kv, n_kv, strict=True)]
-        if any(size > kv.n_cells for size, kv in zip(sizes, self._kv, strict=True)):
-            self._kv = tuple(
-                grow(kv, size) if size > kv.n_cells else kv for kv, size in zip(self._kv, sizes, strict=True)
-            )
+        sizes = self.buckets.pick_kv(int(n) for n in n_kv)
+        if not self._kv:
+            self._kv = self._step.new_kv(sizes, self._kv_dtype)
+        elif sizes[0] > self._kv[0].n_cells:
+            pairs = zip(self._kv, sizes, strict=True)
+            self._kv = tuple(grow(own, size) if size > own.n_cells else own for own, size in pairs)
 
-    def _kv_sizes(self) -> str:
-        return "+".join(str(kv.n_cells) for kv in self._kv)
+    def _kv_sizes(self) -> tuple[int, ...]:
+        return tuple(kv.n_cells for kv in self._kv)
 
     def _count(self, bucket: Bucket, n_tokens: int, n_outputs: int) -> None:
-        shape = f"{bucket.n_blocks}x{bucket.n_block_rows}|kv {self._kv_sizes()}|out {bucket.n_outputs}"
-        self.usage.buckets[shape] += 1
+        self.usage.buckets[shape_name(bucket, self._kv_sizes())] += 1
         self.usage.tokens += n_tokens
         self.usage.rows += bucket.n_rows
         self.usage.outputs += n_outputs
-
-    # -- text
-    # ---------------------------------------------------------------------------------------------------------
-
-    @overload
-    def generate(
-        self,
-        prompts: Prompt,
-        *,
-        on_text: Callable[[str], None] | None = None,
-        on_piece: Callable[[Piece], None] | None = None,
-        **options: Unpack[Options],
-    ) -> Generation: ...
-
-    @overload
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        on_text: None = None,
-        on_piece: Callable[[Piece], None] | None = None,
-        **options: Unpack[Options],
-    ) -> list[Generation]: ...
-
-    def generate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        on_text: Callable[[str], None] | None = None,
-        on_piece: Callable[[Piece], None] | None = None,
-        **options: Unpack[Options],
-    ) -> Generation | list[Generation]:
-        """Continue one prompt (text or ids) or a list of them, which share batches and the cache.
-
-        Greedily, 128 tokens at most, unless the options say otherwise: see `ubjax.generate.Options` for them,
-        `ubjax.generate.stream` for the errors. One prompt gives its Generation, a list gives theirs in order.
-        """
-        done = generate(self, prompts, on_text=on_text, on_piece=on_piece, **options)
-        return done[0] if is_one(prompts) else done
-
-    def stream(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Stream:
-        """The same as an iterator of pieces, with `cancel` and `results`."""
-        return stream(self, prompts, **options)

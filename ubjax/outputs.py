@@ -48,7 +48,7 @@ class Outputs:
         Raises ValueError for a token that is no output or not in the batch; the message says which are.
         """
         k, r = self._place[self._batch_index(i)]
-        return _take_row(self._buffers[k], np.int32(r))
+        return take_row(self._buffers[k], np.int32(r))
 
     def logits(self, i: Whole) -> np.ndarray:
         """The logits of batch token `i` on the host, [V]; indices as for `row`."""
@@ -85,5 +85,6 @@ def _listed(ids: Sequence[int]) -> str:
 
 
 @jax.jit
-def _take_row(buffer: Float[Array, "O V"], r: Int32[Array, ""]) -> Float[jax.Array, " V"]:
+def take_row(buffer: Float[Array, "O V"], r: Int32[Array, ""]) -> Float[jax.Array, " V"]:
+    """One row of logits."""
     return jax.lax.dynamic_index_in_dim(buffer, r, keepdims=False)

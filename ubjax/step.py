@@ -18,6 +18,7 @@ from ubjax.memory.kv import KV, AllKV, copy_streams
 from ubjax.memory.mask import attention_mask, cell_valid
 from ubjax.memory.rows import put_rows
 from ubjax.models.attention import CellAccess
+from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 from ubjax.typing import Array, Float
 
@@ -77,6 +78,22 @@ def apply_updates(model: Decoder, kv: AllKV, cells: AllCells, n_copies: int, rot
 store_rows = jax.jit(put_rows, donate_argnums=0)  # one program for a number of rows, of one cache
 
 
+@functools.partial(jax.jit, static_argnames=("config", "caches", "n_cells", "dtype"))
+def zeros(config: DecoderConfig, caches: Caches, n_cells: tuple[int, ...], dtype: Any) -> AllKV:
+    """Zeroed K/V of a model, with `n_cells` cells a stream in each cache; every argument is static."""
+    return tuple(
+        KV.zeros(
+            cache,
+            n_layers=len(config.cache_layers(c)),
+            n_cells=n,
+            n_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            dtype=dtype,
+        )
+        for c, (cache, n) in enumerate(zip(caches, n_cells, strict=True))
+    )
+
+
 class Step:
     """The step of one model over one memory, on the device of the model's weights.
 
@@ -90,23 +107,12 @@ class Step:
         self.leaves = tuple(jax.device_put(leaves, self.device))
         self.program = step_program(graphdef, treedef, caches)
         self.updates = update_program(graphdef, treedef)
-        self._caches, self._config = caches, model.config
+        self.caches, self.config = caches, model.config
 
     def new_kv(self, n_cells: tuple[int, ...], dtype: Any = jnp.float32) -> AllKV:
         """Zeroed K/V on the model's device, with `n_cells` cells a stream in each cache."""
         with jax.default_device(self.device):
-            kv = tuple(
-                KV.zeros(
-                    config,
-                    n_layers=len(self._config.cache_layers(c)),
-                    n_cells=n,
-                    n_heads=self._config.n_kv_heads,
-                    head_dim=self._config.head_dim,
-                    dtype=dtype,
-                )
-                for c, (config, n) in enumerate(zip(self._caches, n_cells, strict=True))
-            )
-        return jax.device_put(kv, self.device)
+            return jax.device_put(zeros(self.config, self.caches, n_cells, jnp.dtype(dtype)), self.device)
 
     def __call__(self, kv: AllKV, staged: Staged) -> tuple[Float[jax.Array, "O V"], AllKV]:
         """Logits of the staged ubatch's output rows, and K/V with its rows; the given kv is gone afterwards."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ubjax.analysis.ladder import optimize_ladder, waste_curve
-from ubjax.buckets import BucketLadder
+from ubjax.ladders import BucketLadder
 
 
 def cost_of(ladder, histogram, cost=lambda rows: rows):

@@ -7,7 +7,7 @@ import pytest
 from ubjax.analysis.driver import drive, pack_prompts
 from ubjax.analysis.padding import ModelSizes, PaddingReport, Work, account_padding
 from ubjax.analysis.traces import Trace
-from ubjax.buckets import BucketLadder, RectangleLadder
+from ubjax.ladders import BucketLadder, RectangleLadder
 
 SIZES = ModelSizes(n_layers=3, n_embd=8, n_ff=20, n_heads=4, n_kv_heads=2, head_dim=6, n_vocab=50)
 # decodes [(0, 6), (1, 1)], [(0, 1), (1, 1)] twice, [(1, 1)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ubjax.analysis.ladder import optimize_ladder
 from ubjax.analysis.rectangle_ladder import optimize_rectangles
-from ubjax.buckets import BucketLadder, RectangleLadder
+from ubjax.ladders import BucketLadder, RectangleLadder
 
 SETS, ROWS, K = 4, 8, 4
 POSSIBLE = [(s, t) for s in range(1, SETS + 1) for t in range(1, ROWS // s + 1)]

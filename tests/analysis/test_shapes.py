@@ -13,8 +13,8 @@ from ubjax.analysis.driver import drive, pack_prompts
 from ubjax.analysis.shapes import STRATEGIES, batch_of_pieces, count_shapes, count_ubatches
 from ubjax.analysis.traces import Trace, synthetic_trace
 from ubjax.batch import Batch
-from ubjax.buckets import BucketLadder
 from ubjax.config import BatchConfig
+from ubjax.ladders import BucketLadder
 
 SIZES = (2, 3, 7, 64)
 

@@ -8,12 +8,15 @@ import types
 import matplotlib.pyplot as plt
 import pytest
 
-from ubjax.analysis.driver import drive
+from ubjax.analysis.driver import drive, pack_prompts
 from ubjax.analysis.ladder_kinds import parse_ladder
-from ubjax.analysis.shapes import count_shapes
+from ubjax.analysis.padding import ModelSizes, account_padding
+from ubjax.analysis.shapes import StepShape, count_shapes, count_ubatches, steps_of
+from ubjax.analysis.step_cost import StepCost
 from ubjax.analysis.sweep import measure, sweep
 from ubjax.analysis.sweep_result import SweepResult
 from ubjax.analysis.traces import synthetic_trace
+from ubjax.buckets import Buckets
 
 TRACE = synthetic_trace(120, prompt=(60, 1, 500), output=(12, 0.7, 60), seed=7)
 
@@ -84,6 +87,39 @@ def test_one_bucket_by_hand():
         **{"ubatches": 4, "tokens": 17, "shapes": 2, "compilations": 2},
         **{"padded_share": pytest.approx(0.15), "fill": 17 / 32, "rows_mean": 5.0, "rows_p95": 8},
     }
+
+
+def test_a_model_adds_programs_seconds_and_flops():
+    timed = {
+        StepShape(1, rows, 1, n_kv): 1e-3 * (1 + rows) + 1e-6 * n_kv
+        for rows in (1, 64)
+        for n_kv in (256, 512)
+    }
+    cost = StepCost.of(timed)
+    model = ModelSizes(n_layers=2, n_embd=8, n_ff=16, n_heads=2, n_kv_heads=1, head_dim=4, n_vocab=50)
+    found = sweep(TRACE, [64], ladder=["pow2"], slots=6, n_batch=128, cost=cost, sizes=model)
+    assert found.columns[-4:] == ["programs", "matmul_padded", "attention_padded", "seconds"]
+    for row in found.rows:
+        strategy, ladder = row["strategy"], found.ladders[row["strategy"], 64, "pow2"]
+        traffic = (pack_prompts if strategy == "seq" else drive)(TRACE, slots=6, n_batch=128)
+        needed = int(traffic.needed_cells(strategy == "simple")[1].max())
+        sizes = {
+            "n_batch": 64,
+            "n_ubatch": 64,
+            "n_streams": 1,
+            "n_cells": (-(-needed // 256) * 256,),
+            "kv_pad": 256,
+        }
+        buckets = Buckets.default(**sizes)
+        report = account_padding(traffic, strategy, ladder, n_kv=buckets.n_kv[0], n_outputs=buckets.n_outputs)
+        assert row["programs"] == report.programs >= row["compilations"]
+        shares = report.flops_share(model)
+        assert (row["matmul_padded"], row["attention_padded"]) == (shares["matmul"], shares["attention"])
+        steps = steps_of(
+            count_ubatches(traffic, [64], strategy, buckets.n_kv[0])[64], ladder, buckets.n_outputs
+        )
+        assert row["seconds"] == pytest.approx(sum(cost(step) * count for step, count in steps.items()))
+        assert sum(steps.values()) == row["ubatches"]
 
 
 def test_best_and_select(result):

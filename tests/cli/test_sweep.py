@@ -7,7 +7,9 @@ import json
 import matplotlib.image
 import pytest
 
+from tests.cli.tiny_model import write_tiny_model
 from ubjax.analysis.traces import synthetic_trace
+from ubjax.calibrate import calibrate
 from ubjax.cli import ladder, sweep
 
 
@@ -103,9 +105,37 @@ def test_a_price_chooses_the_number(ubjax, trace, tmp_path):
     assert matplotlib.image.imread(tmp_path / "waste.png").shape[:2] == (400, 600)
 
 
+def test_a_model_adds_programs_and_flops(ubjax, trace, tmp_path):
+    model = str(write_tiny_model(tmp_path / "tiny.gguf"))
+    out = ubjax("sweep", trace, "--n-ubatch", "32", "--strategy", "simple", "--model", model)
+    for row in json.loads(out[-1])["rows"]:
+        assert row["programs"] >= row["compilations"] and "seconds" not in row
+        assert 0 < row["matmul_padded"] < 1 and 0 < row["attention_padded"] < 1
+
+
+@pytest.mark.slow
+def test_a_measured_model_adds_seconds_and_says_how_far_it_is_off(ubjax, trace, tmp_path, monkeypatch):
+    model = str(write_tiny_model(tmp_path / "tiny.gguf"))
+    wanted = {}
+
+    def fewer(given, **sizes):
+        wanted.update(sizes)
+        return calibrate(given, n_ubatch=2, n_seqs=1, n_kv=(2, 3, 4), repeat=1, on_shape=sizes["on_shape"])
+
+    monkeypatch.setattr(sweep, "calibrate", fewer)
+    out = ubjax(
+        "sweep", trace, "--n-ubatch", "32", "--strategy", "simple,equal", "--model", model, "--measure"
+    )
+    assert (wanted["n_ubatch"], wanted["n_seqs"], wanted["n_kv"]) == (32, 8, (256, 512, 2048))
+    assert out[1].startswith("ms of a step by its rows: 1: ") and "at 1 other shapes: " in out[3]
+    found = json.loads(out[-1])
+    assert all(row["seconds"] > 0 for row in found["rows"]) and list(found["errors"]) == ["1x1|kv 2|out 1"]
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
+        (["sweep", "TRACE", "--measure"], "--measure needs the model that is to be timed: --model smollm2"),
         (["sweep", "TRACE", "--n-ubatch", "8,x"], "--n-ubatch is '8,x', sizes of at least 1 with commas"),
         (["sweep", "TRACE", "--n-ubatch", "0"], "--n-ubatch is '0'"),
         (

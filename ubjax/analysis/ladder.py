@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ubjax.buckets import BucketLadder
+from ubjax.ladders import BucketLadder
 from ubjax.typing import Number
 
 Histogram: TypeAlias = Mapping[int, int]

@@ -5,7 +5,7 @@ import re
 
 from ubjax.analysis.ladder import optimize_ladder
 from ubjax.analysis.rectangle_ladder import RectangleHistogram, optimize_rectangles
-from ubjax.buckets import BucketLadder, RectangleLadder
+from ubjax.ladders import BucketLadder, RectangleLadder
 
 _FORMS = (
     "pow2, pow2+gap, pow2+gap:GAP, linear:N, opt, opt:K, sizes such as 1,8,64, or shapes such as 1x64,4x16"

@@ -6,9 +6,9 @@ R = Sb * Lb rows of a padded ubatch, O output rows, C cells of K/V, L layers, H 
 import dataclasses
 from typing import Any
 
-from ubjax.analysis.shapes import count_ubatches
+from ubjax.analysis.shapes import StepCounts, UbatchCounts, count_ubatches, steps_of
 from ubjax.analysis.traffic import Traffic
-from ubjax.buckets import BucketLadder, RectangleLadder, pick_outputs
+from ubjax.ladders import BucketLadder, RectangleLadder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,17 +130,24 @@ def account_padding(
     ladders.
     """
     counts = count_ubatches(traffic, [ladder.n_ubatch], strategy, n_kv)[ladder.n_ubatch]
-    padded, sequences, logits, programs = NOTHING, 0, 0, set()
-    for kind, count in counts.items():
-        n_blocks, n_rows = ladder.pick(kind.n_seqs, kind.n_seq_tokens)
-        rows = n_blocks * n_rows
-        outputs = pick_outputs(n_outputs, kind.n_outputs, rows)
-        padded += Work(tokens=rows, sequences=n_blocks, cells=rows * kind.n_kv, logits=outputs) * count
-        sequences += kind.n_seqs * count
-        logits += kind.n_outputs * count
-        programs.add((n_blocks, n_rows, outputs, kind.n_kv))
-    real = Work(tokens=traffic.tokens, sequences=sequences, cells=traffic.cells_seen, logits=logits)
-    return PaddingReport(real, padded, len(programs))
+    return padding_of(traffic, counts, steps_of(counts, ladder, n_outputs))
+
+
+def padding_of(traffic: Traffic, counts: UbatchCounts, steps: StepCounts) -> PaddingReport:
+    """The same for a traffic whose ubatches are counted, and padded to these steps."""
+    padded = NOTHING
+    for step, count in steps.items():
+        cells = step.n_rows * step.n_kv
+        padded += (
+            Work(tokens=step.n_rows, sequences=step.n_blocks, cells=cells, logits=step.n_outputs) * count
+        )
+    real = Work(
+        tokens=traffic.tokens,
+        sequences=sum(kind.n_seqs * count for kind, count in counts.items()),
+        cells=traffic.cells_seen,
+        logits=sum(kind.n_outputs * count for kind, count in counts.items()),
+    )
+    return PaddingReport(real, padded, len(steps))
 
 
 def _padding(real: int, padded: int) -> float:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ubjax.analysis.ladder import Candidates, Cost
-from ubjax.buckets import RectangleLadder
+from ubjax.ladders import RectangleLadder
 from ubjax.typing import Number
 
 RectangleHistogram: TypeAlias = Mapping[tuple[int, int], int]

@@ -14,8 +14,9 @@ import numpy as np
 
 from ubjax.analysis.traffic import Traffic
 from ubjax.batch import ROW_ID, Batch
-from ubjax.buckets import BucketLadder
+from ubjax.buckets import pick_outputs
 from ubjax.config import n_words
+from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.ragged import set_of
 from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
 from ubjax.typing import Bool, Int32
@@ -37,8 +38,26 @@ class UbatchKind(NamedTuple):
     n_kv: int
 
 
+class StepShape(NamedTuple):
+    """What a step's program depends on: its rectangle of blocks x rows, its output rows, the cells it attends."""
+
+    n_blocks: int
+    n_block_rows: int
+    n_outputs: int
+    n_kv: int
+
+    @property
+    def n_rows(self) -> int:
+        """R."""
+        return self.n_blocks * self.n_block_rows
+
+    def __str__(self) -> str:
+        return f"{self.n_blocks}x{self.n_block_rows}|kv {self.n_kv}|out {self.n_outputs}"
+
+
 ShapeCounts: TypeAlias = collections.Counter[tuple[int, int]]
 UbatchCounts: TypeAlias = collections.Counter[UbatchKind]
+StepCounts: TypeAlias = collections.Counter[StepShape]
 
 
 def count_shapes(traffic: Traffic, n_ubatch: Sequence[int], strategy: str) -> dict[int, ShapeCounts]:
@@ -47,11 +66,24 @@ def count_shapes(traffic: Traffic, n_ubatch: Sequence[int], strategy: str) -> di
     The rows of a split_simple ubatch are one block, 1 x n_tokens, as in its bucket. Decodes with the same pieces are
     split once and counted. Raises ValueError for an unknown strategy, no traffic, or an n_ubatch below 1.
     """
-    counts = count_ubatches(traffic, n_ubatch, strategy)
-    found = {size: ShapeCounts() for size in n_ubatch}
-    for size, kinds in counts.items():
-        for kind, count in kinds.items():
-            found[size][kind.n_seqs, kind.n_seq_tokens] += count
+    return {size: shapes_of(counts) for size, counts in count_ubatches(traffic, n_ubatch, strategy).items()}
+
+
+def shapes_of(counts: UbatchCounts) -> ShapeCounts:
+    """The ubatches by their rectangles alone."""
+    found = ShapeCounts()
+    for kind, count in counts.items():
+        found[kind.n_seqs, kind.n_seq_tokens] += count
+    return found
+
+
+def steps_of(counts: UbatchCounts, ladder: RectangleLadder, n_outputs: BucketLadder) -> StepCounts:
+    """The ubatches by the programs that they are padded to."""
+    found = StepCounts()
+    for kind, count in counts.items():
+        n_blocks, n_rows = ladder.pick(kind.n_seqs, kind.n_seq_tokens)
+        outputs = pick_outputs(n_outputs, kind.n_outputs, n_blocks * n_rows)
+        found[StepShape(n_blocks, n_rows, outputs, kind.n_kv)] += count
     return found
 
 

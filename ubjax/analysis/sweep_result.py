@@ -7,10 +7,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-from ubjax.buckets import RectangleLadder
+from ubjax.ladders import RectangleLadder
 
 Row = dict[str, Any]
-_PERCENT = {"padded_share", "fill"}
+_PERCENT = {"padded_share", "fill", "matmul_padded", "attention_padded"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ubjax.batch import Batch
-from ubjax.buckets import BucketLadder
 from ubjax.config import MAX_SEQ, BatchConfig
+from ubjax.ladders import BucketLadder
 from ubjax.status import Reason, sentence
 from ubjax.validate import validate
 

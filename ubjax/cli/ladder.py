@@ -12,8 +12,8 @@ from ubjax.analysis.ladder_kinds import ladder_text, parse_ladder
 from ubjax.analysis.shapes import STRATEGIES, ShapeCounts, count_shapes
 from ubjax.analysis.sweep import measure
 from ubjax.analysis.traces import read_trace
-from ubjax.buckets import RectangleLadder
 from ubjax.cli.trace_argument import add_trace_arguments, check_outputs
+from ubjax.ladders import RectangleLadder
 
 
 def add_parser(commands: Any) -> None:

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ubjax.analysis.ladder_kinds import parse_ladder
 from ubjax.cli.progress import Progress
+from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import KV_DTYPES, EngineConfig
 from ubjax.engine import Engine
 from ubjax.generate import Generation, Sampling
+from ubjax.ladders import RectangleLadder
 from ubjax.loaders import Tokenizer, load_model
 
 SAMPLING = {
@@ -68,6 +71,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, default="float32", help="of the cache (default float32)"
     )
+    programs = parser.add_argument_group("compiled programs")
+    programs.add_argument(
+        "--ladder",
+        help="rows that ubatches are padded to, as `ubjax ladder` prints them: 1,8,64 or 1x64,4x16",
+    )
+    programs.add_argument(
+        "--warmup", action="store_true", help="compile everything that can be needed before the first prompt"
+    )
+    programs.add_argument(
+        "--compilation-cache",
+        action="store_true",
+        help="keep compiled programs in the user's cache folder for the next time",
+    )
     group = parser.add_argument_group("how tokens are chosen (default: always the most likely one)")
     defaults = {f.name: f.default for f in dataclasses.fields(Sampling)}
     for name, (kind, words) in SAMPLING.items():
@@ -83,11 +99,26 @@ def load_engine(args: argparse.Namespace) -> tuple[Engine, Tokenizer]:
     """The engine of the options; sizes are refused before the model is loaded."""
     names = ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "kv_unified", "kv_dtype")
     config = EngineConfig(**{name: getattr(args, name) for name in names})
+    rows = _rows(args.ladder, config, args.n_ctx) if args.ladder else None
+    if args.compilation_cache:
+        print(f"compiled programs are kept in {use_compilation_cache()}", file=sys.stderr)
     with Progress(None, f"loading {args.model}") as progress:
         model, tokenizer = load_model(args.model, dtype=args.dtype, on_tensor=progress.on_tensor)
-    engine = Engine(model, tokenizer, config)
-    print("compiling as shapes come up; the first words take a while ...", file=sys.stderr, flush=True)
+    engine = Engine(model, tokenizer, config, rows=rows)
+    if args.warmup:
+        with Progress(None, "compiling") as progress:
+            report = engine.warmup(lambda _, i, n: progress.update(i, n))
+        print(report.summary, file=sys.stderr, flush=True)
+    else:
+        print("compiling as shapes come up; the first words take a while ...", file=sys.stderr, flush=True)
     return engine, tokenizer
+
+
+def _rows(text: str, config: EngineConfig, n_ctx: int) -> RectangleLadder:
+    """The ladder of the option, for the sizes of the engine."""
+    memory = config.caches(n_ctx)[0]
+    _, n_ubatch = config.batch_sizes(memory)
+    return parse_ladder(text).build(n_ubatch, memory.n_streams)
 
 
 def execute(args: argparse.Namespace) -> int:

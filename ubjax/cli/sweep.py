@@ -2,15 +2,22 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from ubjax.analysis.ladder_kinds import parse_ladders
-from ubjax.analysis.sweep import sweep
+from ubjax.analysis.padding import ModelSizes
+from ubjax.analysis.step_cost import StepCost
+from ubjax.analysis.sweep import KV_PAD, sweep
 from ubjax.analysis.traces import read_trace
+from ubjax.calibrate import calibrate
+from ubjax.cli.progress import Progress
 from ubjax.cli.trace_argument import add_trace_arguments, check_outputs, read_sizes
+from ubjax.loaders import load_model
+from ubjax.models.decoder import Decoder
 
 
 def add_parser(commands: Any) -> None:
@@ -44,6 +51,16 @@ def add_parser(commands: Any) -> None:
         type=float,
         help="fit the ladders to this first share of the requests, such as 0.5, and count the others",
     )
+    parser.add_argument(
+        "--model",
+        help="a GGUF file, or an installed model package: adds the programs of an engine, and the padded share of the "
+        "model's FLOPs, of matrices and of attention apart",
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="time this model on this machine at a few shapes (minutes), and add the seconds of all steps",
+    )
     for ending, what in (("csv", "the table"), ("html", "the table as a page"), ("png", "the plot")):
         parser.add_argument(f"--{ending}", metavar="FILE", type=Path, help=f"write {what}")
     parser.set_defaults(execute=execute)
@@ -55,8 +72,12 @@ def execute(args: argparse.Namespace) -> int:
     n_ubatch = read_sizes("--n-ubatch", args.n_ubatch)
     ladders = [kind for text in args.ladder or ["pow2,opt"] for kind in parse_ladders(text)]
     strategies = list(dict.fromkeys(name.strip() for name in args.strategy.split(",")))
+    if args.measure and args.model is None:
+        raise ValueError("--measure needs the model that is to be timed: --model smollm2 for example")
     trace = read_trace(args.trace)
     print(trace, flush=True)
+    model = _load(args.model) if args.model else None
+    cost = _measured(model, n_ubatch, "equal" in strategies) if model is not None and args.measure else None
     with jax.default_device(jax.devices("cpu")[0]):
         result = sweep(
             trace,
@@ -66,6 +87,8 @@ def execute(args: argparse.Namespace) -> int:
             slots=args.slots,
             n_batch=args.n_batch,
             fit_share=args.fit_share,
+            cost=cost,
+            sizes=None if model is None else ModelSizes.of(model.config),
         )
     print(result)
     if args.csv:
@@ -74,5 +97,27 @@ def execute(args: argparse.Namespace) -> int:
         result.to_html(args.html)
     if args.png:
         result.plot().savefig(args.png)
-    print(json.dumps({"rows": result.rows}))
+    judged = {} if cost is None else {"errors": {str(shape): error for shape, error in cost.errors}}
+    print(json.dumps({"rows": result.rows} | judged))
     return 0
+
+
+def _load(name: str) -> Decoder:
+    with Progress(None, f"loading {name}") as progress:
+        return load_model(name, on_tensor=progress.on_tensor)[0]
+
+
+def _measured(model: Decoder, n_ubatch: Sequence[int], streams: bool) -> StepCost:
+    """The cost of a step on this machine, and how far it is off at shapes that it was not fitted to."""
+    top = max(*n_ubatch, 2)
+    n_kv = (KV_PAD, 2 * max(top, KV_PAD), 8 * max(top, KV_PAD))
+    with Progress(None, "compiling and timing shapes") as progress:
+        cost = calibrate(
+            model,
+            n_ubatch=top,
+            n_seqs=min(top, 8) if streams else 1,
+            n_kv=n_kv,
+            on_shape=lambda _, i, n: progress.update(i, n),
+        )
+    print(cost, flush=True)
+    return cost

@@ -10,14 +10,16 @@ result.py      Piece, Generation, Report
 """
 
 from ubjax.generate.decodes import Decodes, TextCodec, TextStream
+from ubjax.generate.generates import Generates
 from ubjax.generate.prompts import Options, Prompt, generate, is_one, stream
 from ubjax.generate.request import Refused, Request, Sampling
 from ubjax.generate.result import Generation, Piece, Report
-from ubjax.generate.sampler import TokenLogprob
+from ubjax.generate.sampler import TokenLogprob, sampling_programs
 from ubjax.generate.stream import Stream
 
 __all__ = [
     "Decodes",
+    "Generates",
     "Generation",
     "Options",
     "Piece",
@@ -32,5 +34,6 @@ __all__ = [
     "TokenLogprob",
     "generate",
     "is_one",
+    "sampling_programs",
     "stream",
 ]

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ubjax.generate.request import Sampling
+from ubjax.generate.request import N_BIAS, Sampling
 from ubjax.outputs import Outputs
+from ubjax.programs import Program, device_shapes, host_shapes
 from ubjax.pytree import pack
 from ubjax.sampling import Constraints, LastTokens, SamplingParams, accept, sample, set_sequence
 from ubjax.typing import Array, Float, Int32
@@ -43,11 +44,7 @@ class Sampler:
     def __init__(self, *, n_seq_max: int, n_vocab: int, n_bias: int, n_top: int, device: Any):
         self._n_seq_max, self._n_vocab = n_seq_max, n_vocab
         self._n_bias, self._n_top = n_bias, n_top
-        state = (
-            SamplingParams.of(n_seq_max),
-            Constraints.of(n_vocab, n_seq_max, n_bias=n_bias),
-            LastTokens.of(n_seq_max=n_seq_max, n_last=N_LAST),
-        )
+        state = _state(n_seq_max, n_vocab, n_bias)
         self._params, self._constraints, self._last = jax.device_put(state, device)
 
     def start(self, seq: int, sampling: Sampling, output: int, ids: Sequence[int]) -> None:
@@ -85,6 +82,27 @@ class Sampler:
             chosen = TokenLogprob(token=int(token[0, r]), logprob=float(logprob[0, r]), top=top)
             found.append((i, chosen if chosen.token < self._n_vocab else None))
         return found
+
+
+def _state(n_seq_max: int, n_vocab: int, n_bias: int) -> tuple[SamplingParams, Constraints, LastTokens]:
+    return (
+        SamplingParams.of(n_seq_max),
+        Constraints.of(n_vocab, n_seq_max, n_bias=n_bias),
+        LastTokens.of(n_seq_max=n_seq_max, n_last=N_LAST),
+    )
+
+
+def sampling_programs(logits: Sequence[Any], *, n_seq_max: int, device: Any) -> list[Program]:
+    """The programs of a Sampler on these shapes of logits [O, V], with the usual room for biases and no top tokens."""
+    n_vocab = logits[0].shape[1]
+    state = device_shapes(_state(n_seq_max, n_vocab, N_BIAS), device)
+    arguments = state, host_shapes(np.int32(0)), host_shapes(_state(1, n_vocab, N_BIAS))
+    programs = [Program("set_sequence", "", partial(set_sequence.lower, *arguments))]
+    for buffer in logits:
+        rows = host_shapes(np.zeros((2, buffer.shape[0]), np.int32))
+        lower = partial(_take.lower, buffer, rows, *state, n_top=0)
+        programs.append(Program("_take", f"out {buffer.shape[0]}", lower))
+    return programs
 
 
 @partial(jax.jit, static_argnames="n_top")

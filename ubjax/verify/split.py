@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from ubjax.batch import ROW_EMBD, ROW_ID, Batch, mark_all_outputs
-from ubjax.buckets import Bucket, BucketLadder
+from ubjax.buckets import Bucket
 from ubjax.config import BatchConfig
+from ubjax.ladders import BucketLadder
 from ubjax.split.equal import split_equal
 from ubjax.split.plan import SplitPlan
 from ubjax.split.seq import split_seq

@@ -1,0 +1,145 @@
+"""Ladders of sizes: of one dimension, and of the rectangles that ubatches of an equal split are padded to."""
+
+import bisect
+import dataclasses
+import itertools
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketLadder:
+    """Ascending sizes; `pick` gives the smallest that holds n and raises above the top (never a silent new shape)."""
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(a < b for a, b in itertools.pairwise(self.sizes))
+        if not self.sizes or self.sizes[0] < 1 or not ascending:
+            raise ValueError(
+                f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending, is needed"
+            )
+
+    @classmethod
+    def geometric(cls, top: int, bottom: int = 1, factor: int = 2) -> "BucketLadder":
+        """bottom, factor * bottom, ... below `top`, and exactly `top` as the last size."""
+        if top < 1 or bottom < 1:
+            raise ValueError(f"a ladder from {bottom} to {top}: sizes of at least 1 are needed")
+        sizes = []
+        while bottom < top:
+            sizes.append(bottom)
+            bottom *= factor
+        return cls((*sizes, top))
+
+    @classmethod
+    def linear(cls, top: int, count: int) -> "BucketLadder":
+        """`count` equal steps up to `top`, rounded up; fewer where `top` is smaller than `count`."""
+        if top < 1 or count < 1:
+            raise ValueError(f"a ladder of {count} equal steps to {top}: numbers of at least 1 are needed")
+        return cls(tuple(sorted({-(-top * step // count) for step in range(1, count + 1)})))
+
+    @classmethod
+    def gapped(cls, top: int, gap: int) -> "BucketLadder":
+        """Powers of two up to `gap`, from there on steps of `gap`, and exactly `top` as the last size."""
+        if top < 1 or gap < 1:
+            raise ValueError(f"a ladder with gap {gap} to {top}: sizes of at least 1 are needed")
+        powers = [1 << bit for bit in range(gap.bit_length()) if 1 << bit < min(gap, top)]
+        return cls((*powers, *range(gap, top, gap), top))
+
+    @classmethod
+    def rows(cls, top: int, n_seqs: int = 1) -> "BucketLadder":
+        """Rows of a ubatch, where a decode of one token for each sequence has up to `n_seqs` of them.
+
+        Below n_seqs by fourths (above 16 by halves), above it fourfold, from 64 on doubled, and exactly `top`. Each
+        size stands for a range so wide that prompts of any lengths meet it soon: other prompts then compile nothing.
+
+            n_seqs 1    1 16 64 128 256 512          n_seqs 16   1 4 16 64 128 256 512
+            n_seqs 8    1 2 8 32 64 128 256 512      n_seqs 64   1 4 16 32 64 128 256 512
+        """
+        if top < 1 or n_seqs < 1:
+            raise ValueError(f"rows for {n_seqs} sequences up to {top}: sizes of at least 1 are needed")
+        sizes = [n_seqs]
+        while sizes[-1] > 1:
+            sizes.append(max(1, sizes[-1] // (2 if sizes[-1] > 16 else 4)))
+        sizes += [max(16, 4 * n_seqs)] if n_seqs < 16 else []
+        sizes += [1 << bit for bit in range(6, top.bit_length()) if 1 << bit > n_seqs]
+        return cls((*sorted(size for size in sizes if size < top), top))
+
+    def cut(self, top: int) -> "BucketLadder":
+        """The same sizes as far as `top`, which is the last one."""
+        return BucketLadder((*(size for size in self.sizes if size < top), top))
+
+    @property
+    def top(self) -> int:
+        """The largest size."""
+        return self.sizes[-1]
+
+    def pick(self, n: int) -> int:
+        """The smallest size >= n, for n in [0, top]."""
+        if not 0 <= n <= self.top:
+            raise ValueError(
+                f"{n} does not fit any bucket of {self.sizes}: a size in [0, {self.top}] is needed"
+            )
+        return self.sizes[bisect.bisect_left(self.sizes, n)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RectangleLadder:
+    """Shapes n_seqs x n_seq_tokens for the ubatches of an equal split: up to `n_seqs` sets, `n_ubatch` rows in all.
+
+    `pick` gives the rectangle with the fewest rows that holds a ubatch (of equals the one with fewer sets); each
+    ubatch that can occur has to have one. With n_seqs 1 this is the ladder of the splits that are not equal.
+
+        1 2 4 by 1 2 4 8, n_ubatch 8     1x1 1x2 1x4 1x8 2x1 2x2 2x4 4x1 4x2    4x4 can't occur: 3x3 rows are too many
+    """
+
+    n_ubatch: int
+    n_seqs: int
+    rectangles: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if self.n_ubatch < 1 or self.n_seqs < 1:
+            raise ValueError(f"{self.n_seqs} sets and {self.n_ubatch} rows: sizes of at least 1 are needed")
+        ascending = tuple(sorted(self.rectangles, key=lambda shape: (shape[0] * shape[1], shape)))
+        object.__setattr__(self, "rectangles", ascending)
+        for n_seqs in range(1, min(self.n_seqs, self.n_ubatch) + 1):
+            self.pick(n_seqs, self.n_ubatch // n_seqs)
+
+    @classmethod
+    def grid(cls, n_seqs: BucketLadder, n_rows: BucketLadder) -> "RectangleLadder":
+        """The pairs of two ladders."""
+        return cls(n_rows.top, n_seqs.top, tuple(itertools.product(n_seqs.sizes, n_rows.sizes)))
+
+    def pick(self, n_seqs: int, n_seq_tokens: int) -> tuple[int, int]:
+        """The shape that a ubatch of n_seqs x n_seq_tokens rows is padded to."""
+        possible = 1 <= n_seqs <= self.n_seqs and 0 <= n_seqs * n_seq_tokens <= self.n_ubatch
+        for shape in self.rectangles:
+            if possible and shape[0] >= n_seqs and shape[1] >= n_seq_tokens:
+                return shape
+        raise ValueError(
+            f"{n_seqs} x {n_seq_tokens} rows do not fit any shape of {self}: "
+            f"up to {self.n_seqs} sets and {self.n_ubatch} rows in all can occur, and each needs a shape that holds it"
+        )
+
+    def assign(self, n_seqs: np.ndarray, n_seq_tokens: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+        """For each shape that `pick` gives one of these ubatches [N], the places of its ubatches; shapes ascend."""
+        free, places = np.ones(len(n_seqs), bool), {}
+        for shape in self.rectangles:
+            held = free & (n_seqs <= shape[0]) & (n_seq_tokens <= shape[1])
+            if held.any():
+                places[shape] = np.flatnonzero(held)
+            free &= ~held
+        return dict(sorted(places.items()))
+
+    def ubatches(self) -> tuple[np.ndarray, np.ndarray]:
+        """n_seqs and n_seq_tokens of every ubatch that can occur."""
+        n_seqs = np.arange(1, min(self.n_seqs, self.n_ubatch) + 1)
+        tokens = np.concatenate([np.arange(1, self.n_ubatch // n + 1) for n in n_seqs])
+        return np.repeat(n_seqs, self.n_ubatch // n_seqs), tokens
+
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Every shape that `pick` can give, and no other; ascending."""
+        return tuple(self.assign(*self.ubatches()))
+
+    def __str__(self) -> str:
+        return ",".join(f"{n_seqs}x{rows}" for n_seqs, rows in sorted(self.rectangles))

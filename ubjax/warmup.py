@@ -1,0 +1,224 @@
+"""Warm-up: every program that the decodes of an engine can need, compiled from shapes before anything runs.
+
+Nothing is allocated and nothing is computed, see programs.py. The shapes are those of buckets.py and the functions
+those that a decode calls, so that afterwards it compiles nothing.
+"""
+
+import dataclasses
+import functools
+import html
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ubjax.analysis import CompileCount, count_compilations
+from ubjax.batch import Batch
+from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
+from ubjax.config import BatchConfig
+from ubjax.control import plan_decode, stage
+from ubjax.generate import sampling_programs
+from ubjax.memory import caches, ops
+from ubjax.memory.caches import AllCells, Caches
+from ubjax.memory.kv import AllKV, grow
+from ubjax.outputs import take_row
+from ubjax.programs import Program, device_shapes, host_shapes
+from ubjax.step import Step, zeros
+
+NUMBER = jax.ShapeDtypeStruct((), np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnginePrograms:
+    """The programs of an engine: decodes of token ids, sequence operations, sampling. `control`: where the cells are.
+
+    Iterating gives those of the control plane and of K/V, then for each bucket what stages it and its steps, smallest
+    first, and what reads the logits.
+    """
+
+    step: Step
+    buckets: Buckets
+    batch_config: BatchConfig
+    caches: Caches
+    _: dataclasses.KW_ONLY
+    n_ubatch: int
+    kv_dtype: str
+    control: Any
+
+    def __iter__(self) -> Iterator[Program]:
+        yield from self._of_cells()
+        for capacity in self.buckets.capacity.sizes:
+            yield _program(plan_decode, f"batch {capacity}", lambda n=capacity: self._plan_arguments(n))
+        yield from self._of_kv()
+        sizes = defaultdict(list)
+        for bucket, n_kv in self.buckets.shapes():
+            sizes[bucket].append(n_kv)
+        for bucket, pairs in itertools.groupby(self.buckets.staged(), key=lambda pair: pair[1]):
+            for n, _ in pairs:
+                shape = f"{shape_name(bucket)}|batch {n}"
+                yield _program(stage, shape, lambda n=n, b=bucket: self._stage_arguments(n, b))
+            for n_kv in sizes[bucket]:
+                shape = shape_name(bucket, n_kv)
+                yield _program(self.step.program, shape, lambda n=n_kv, b=bucket: self._step_arguments(n, b))
+        yield from self._of_logits(sorted({bucket.n_outputs for bucket in sizes}))
+
+    def _of_cells(self) -> Iterator[Program]:
+        cells, known = self._cells, self.caches
+        words = jax.ShapeDtypeStruct((known[0].n_words,), np.uint32)
+        for function, arguments in (
+            (ops.seq_ranges, (cells[-1], known[-1])),
+            (caches.rm, (cells, *(NUMBER,) * 3, known)),
+            (caches.cp, (cells, *(NUMBER,) * 4, known)),
+            (caches.keep, (cells, NUMBER, known)),
+            (caches.add, (cells, words, *(NUMBER,) * 3, known)),
+            (caches.div, (cells, words, *(NUMBER,) * 3, known)),
+            (caches.outsider, (cells, words, NUMBER, NUMBER)),
+            (caches.can_resume, (cells, NUMBER, NUMBER, known)),
+            (caches.settle, (cells,)),
+        ):
+            yield _program(function, "", lambda arguments=arguments: arguments)
+        if len(known) > 1:
+            yield _program(caches.can_go_on, "", lambda: (cells, known))
+
+    def _of_kv(self) -> Iterator[Program]:
+        """New K/V, larger K/V, and what sequence operations make of it."""
+        sizes = self.buckets.kv_sizes()
+        for n_kv in sizes:
+            yield Program("zeros", f"kv {kv_name(n_kv)}", lambda n=n_kv: self._lower_zeros(n))
+        for c in range(len(self.caches)):
+            for small, large in itertools.combinations(dict.fromkeys(n_kv[c] for n_kv in sizes), 2):
+                n_kv = next(n_kv for n_kv in sizes if n_kv[c] == small)
+                shape = f"kv {small} to {large} of cache {c}"
+                yield _program(grow, shape, lambda n=n_kv, c=c, large=large: (self._kv(n)[c], large))
+        copies = self.buckets.n_copies.sizes if self.caches[0].n_streams > 1 else ()
+        for n_kv, (n, rotate) in itertools.product(sizes, (*((n, False) for n in copies), (0, True))):
+            shape = f"kv {kv_name(n_kv)}|{'rotated' if rotate else f'{n} copies'}"
+            arguments = functools.partial(self._update_arguments, n_kv, n, rotate)
+            yield _program(self.step.updates, shape, arguments)
+
+    def _of_logits(self, n_outputs: Sequence[int]) -> Iterator[Program]:
+        n_vocab, device = self.batch_config.n_vocab, self.step.device
+        shapes = [jax.ShapeDtypeStruct((n, n_vocab), np.float32) for n in n_outputs]
+        logits = device_shapes(shapes, device)
+        for n, buffer in zip(n_outputs, logits, strict=True):
+            yield _program(take_row, f"out {n}", lambda buffer=buffer: (buffer, NUMBER))
+        yield from sampling_programs(logits, n_seq_max=self.caches[0].n_seq_max, device=device)
+
+    @property
+    def _cells(self) -> AllCells:
+        return device_shapes(caches.empty(self.caches), self.control)
+
+    def _batch(self, capacity: int) -> Batch:
+        return host_shapes(Batch.from_arrays([0], config=self.batch_config, capacity=capacity))
+
+    def _plan_arguments(self, capacity: int) -> tuple[Any, ...]:
+        sizes = self.batch_config, self.caches, self.n_ubatch
+        return (self._batch(capacity), self._cells, NUMBER, *sizes)
+
+    def _stage_arguments(self, capacity: int, bucket: Bucket) -> tuple[Any, ...]:
+        prepared, _ = plan_decode.eval_shape(*self._plan_arguments(capacity))
+        plan, slot = device_shapes((prepared.plan, prepared.slot), self.control)
+        return self._cells, self._batch(capacity), plan, slot, NUMBER, bucket, self.caches
+
+    def _step_arguments(self, n_kv: tuple[int, ...], bucket: Bucket) -> tuple[Any, ...]:
+        staged = stage.eval_shape(*self._stage_arguments(self.buckets.capacity.top, bucket))
+        leaves, staged = device_shapes((self.step.leaves, staged), self.step.device)
+        return leaves, self._kv(n_kv), staged
+
+    def _update_arguments(self, n_kv: tuple[int, ...], n_copies: int, rotate: bool) -> tuple[Any, ...]:
+        leaves, cells = device_shapes((self.step.leaves, self._cells), self.step.device)
+        return leaves, self._kv(n_kv), cells, n_copies, rotate
+
+    def _zeros_arguments(self, n_kv: tuple[int, ...]) -> tuple[Any, ...]:
+        return self.step.config, self.caches, n_kv, jnp.dtype(self.kv_dtype)
+
+    def _lower_zeros(self, n_kv: tuple[int, ...]) -> jax.stages.Lowered:
+        with jax.default_device(self.step.device):  # as when K/V is made
+            return zeros.lower(*self._zeros_arguments(n_kv))
+
+    def _kv(self, n_kv: tuple[int, ...]) -> AllKV:
+        return device_shapes(zeros.eval_shape(*self._zeros_arguments(n_kv)), self.step.device)
+
+
+def _program(function: Any, shape: str, arguments: Callable[[], tuple[Any, ...]]) -> Program:
+    return Program(function.__name__, shape, lambda: function.lower(*arguments()))
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledProgram:
+    """A program that is ready: seconds to trace, lower and compile it; bytes it takes while it runs, where known."""
+
+    function: str
+    shape: str
+    seconds: float
+    temp_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Warmup:
+    """What a warm-up compiled, in order; `compilations` says what was new and what the persistent cache had."""
+
+    programs: tuple[CompiledProgram, ...]
+    compilations: CompileCount
+
+    @property
+    def seconds(self) -> float:
+        """All programs together."""
+        return sum((program.seconds for program in self.programs), 0.0)
+
+    @property
+    def temp_bytes(self) -> int:
+        """The most that one program takes besides its arguments and results."""
+        return max((program.temp_bytes or 0 for program in self.programs), default=0)
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return (
+            f"{len(self.programs)} programs in {self.seconds:.1f} s "
+            f"({self.compilations.total - self.compilations.cached} compiled, "
+            f"{self.compilations.cached} from the persistent cache), "
+            f"at most {self.temp_bytes / 2**20:.1f} MiB of temporary memory"
+        )
+
+    def __str__(self) -> str:
+        cells = [_COLUMNS, *(_cells_of(program) for program in self.programs)]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+        return "\n".join([*lines, self.summary])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _cells_of(p)) for p in self.programs)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><caption>{html.escape(self.summary)}</caption><tr>{head}</tr>{body}</table>"
+
+
+_COLUMNS = ["function", "shape", "seconds", "temporary MiB"]
+
+
+def _cells_of(program: CompiledProgram) -> list[str]:
+    taken = "unknown" if program.temp_bytes is None else f"{program.temp_bytes / 2**20:.2f}"
+    return [program.function, program.shape, f"{program.seconds:.2f}", taken]
+
+
+def warm_up(
+    programs: Sequence[Program], on_program: Callable[[CompiledProgram, int, int], None] | None = None
+) -> Warmup:
+    """Compile the programs one after the other; `on_program(program, i, n)` hears when the i-th of n is ready."""
+    ready = []
+    with count_compilations() as compilations:
+        for program in programs:
+            start = time.perf_counter()
+            memory = program.lower().compile().memory_analysis()
+            seconds = time.perf_counter() - start
+            temp_bytes = None if memory is None else int(memory.temp_size_in_bytes)
+            ready.append(CompiledProgram(program.function, program.shape, seconds, temp_bytes))
+            if on_program is not None:
+                on_program(ready[-1], len(ready), len(programs))
+    return Warmup(tuple(ready), compilations)
