@@ -9,6 +9,7 @@ from typing import Any
 
 from ubjax.analysis.ladder_kinds import parse_ladder
 from ubjax.cli.progress import Progress
+from ubjax.cli.prompt_cache import PromptCache
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import KV_DTYPES, EngineConfig
 from ubjax.engine import Engine
@@ -46,6 +47,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--n", type=int, default=1, help="outputs of each prompt (default 1)")
     parser.add_argument(
         "--stop", action="append", default=[], help="a text that ends an output (may be repeated)"
+    )
+    parser.add_argument(
+        "--prompt-cache",
+        type=Path,
+        metavar="FILE",
+        help="skip what the prompt shares with the last one, whose state is in this file; then keep this one's there",
     )
     parser.add_argument("-o", "--output", type=Path, help="write the results to this file as JSONL")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
@@ -127,12 +134,16 @@ def execute(args: argparse.Namespace) -> int:
     prompts = args.prompt + (read_prompts(args.file) if args.file else [])
     if not prompts:
         raise ValueError("there are 0 prompts, at least 1 (an argument, or a line of --file) is needed")
+    alone = len(prompts) == 1 and args.n == 1
+    if args.prompt_cache and not alone:
+        raise ValueError(
+            f"--prompt-cache takes one prompt and one output of it, found {len(prompts)} and {args.n}"
+        )
     engine, tokenizer = load_engine(args)
     chat = tokenizer.chat_template is not None and not args.raw
     if args.system is not None and not chat:
         raise ValueError("--system needs the chat template: the file has none, or --raw was given")
     ids = [_chat_ids(tokenizer, p, args.system) if chat else tokenizer.encode(p) for p in prompts]
-    alone = len(prompts) == 1 and args.n == 1
     if alone and not chat:
         print(prompts[0], end="", flush=True)
     options: dict[str, Any] = {
@@ -141,13 +152,25 @@ def execute(args: argparse.Namespace) -> int:
         "stop": args.stop,
         "n": args.n,
     }
-    if alone:
-        results = [engine.generate(ids[0], on_text=lambda text: print(text, end="", flush=True), **options)]
-        print(flush=True)
-    else:
-        results = _many(engine, ids, prompts, options)
+    path = args.prompt_cache
+    results = _alone(engine, ids[0], path, options) if alone else _many(engine, ids, prompts, options)
     _report(args, prompts, results)
     return 0
+
+
+def _alone(engine: Engine, ids: list[int], path: Path | None, options: dict[str, Any]) -> list[Generation]:
+    """The one output there is, its text as it comes."""
+    cache = None if path is None else PromptCache(engine, path, ids)
+    result = engine.generate(
+        ids,
+        on_text=lambda text: print(text, end="", flush=True),
+        on_piece=cache and cache.on_piece,
+        **options,
+    )
+    print(flush=True)
+    if cache:
+        cache.report(result.report.n_prompt)
+    return [result]
 
 
 def read_prompts(path: Path) -> list[str]:
