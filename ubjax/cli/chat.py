@@ -19,6 +19,7 @@ def execute(args: argparse.Namespace) -> int:
     """Read a line, answer it, until there is none. The whole conversation is the prompt of every turn."""
     sampling = sampling_of(args)
     engine, tokenizer = load_engine(args)
+    engine.prefix_cache = True  # a turn starts from the cells of those before
     turns = [] if args.system is None else [{"role": "system", "content": args.system}]
     while line := _ask():
         turns.append({"role": "user", "content": line})
