@@ -220,17 +220,19 @@ def test_reused_cells_change_no_result(kind, n_ubatch):
         engine_of(WINDOW, **(kind | {"n_ctx": 256, "n_seq_max": 2}), n_ubatch=n_ubatch, swa_full=full)
         for full in (False, True)
     ]
-    rng = np.random.default_rng(n_ubatch)
-    for n0, n1 in ((9, 3), (1, 1), (6, 0), (1, 8), (12, 2), (1, 1), (0, 14), (1, 1)):
-        seq_id = [0] * n0 + [1] * n1
-        tokens = rng.integers(0, CONFIG.n_vocab, n0 + n1)
-        rows = [
-            np.stack([np.asarray(outputs.logits(i)) for i in range(n0 + n1)])
-            for outputs in (
-                e.decode(e.batch(tokens, seq_id=seq_id, output=[True] * (n0 + n1))) for e in engines
-            )
-        ]
-        np.testing.assert_allclose(*rows, atol=1e-5)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        for engine in engines:
+            engine.clear()
+        for n0, n1 in [(9, 3), *zip(*rng.integers(0, 9, (2, 8)), strict=True), (12, 4)]:
+            seq_id = [0] * n0 + [1] * n1
+            tokens = rng.integers(0, CONFIG.n_vocab, n0 + n1)
+            if not len(tokens):
+                continue
+            made = {"seq_id": seq_id, "output": [True] * len(tokens)}
+            found = [engine.decode(engine.batch(tokens, **made)) for engine in engines]
+            rows = [np.stack([outputs.logits(i) for i in range(len(tokens))]) for outputs in found]
+            np.testing.assert_allclose(*rows, atol=1e-5)
     small = engines[0].caches[1]
     assert (
         small.n_cells == 16 and engines[0].pos_max(0) + engines[0].pos_max(1) > small.n_cells

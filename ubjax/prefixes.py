@@ -103,7 +103,7 @@ class Prefixes(Sequences, abc.ABC):
         del self._kept[seq]
         self._cells = caches.rm(self._cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
 
-    def _touched(self, seqs: Iterable[int]) -> None:
+    def _touched(self, seqs: Iterable[Whole]) -> None:
         for seq in seqs:
             self._kept.pop(int(seq), None)
 

@@ -29,7 +29,7 @@ class Sequences(abc.ABC):
         """Empty the cache; K/V goes back to the smallest bucket."""
 
     @abc.abstractmethod
-    def _touched(self, seqs: Iterable[int]) -> None:
+    def _touched(self, seqs: Iterable[Whole]) -> None:
         """Told which sequences no longer are what they were."""
 
     def pos_min(self, seq_id: Whole) -> int:
