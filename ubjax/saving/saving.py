@@ -20,6 +20,7 @@ from ubjax.gauges import Gauges
 from ubjax.host_arrays import as_int32
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
+from ubjax.memory.kv import KV
 from ubjax.memory.slots import usable_cells
 from ubjax.memory.window import any_size
 from ubjax.memory_report import NAMES
@@ -28,7 +29,7 @@ from ubjax.saving.files import as_path, opened, write_whole
 from ubjax.saving.fingerprint import fingerprint
 from ubjax.saving.restore import Group, groups, padded_layers, place
 from ubjax.saving.safetensors import encode, read_header, read_tensors, reader
-from ubjax.saving.state import ALL, ONE, Form, State
+from ubjax.saving.state import ALL, ONE, Form, SavedRows, State
 from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import Step, store_rows
 from ubjax.typing import Bytes, FilePath, Whole
@@ -215,10 +216,7 @@ class Saving(Gauges):
         kv = list(self._kv)
         try:
             for group in placed:
-                own = state.caches[group.cache]
-                rows = padded_layers(own.k, group), padded_layers(own.v, group)
-                rows, index = jax.device_put((rows, group.index), self._step.device)
-                kv[group.cache] = store_rows(kv[group.cache], *rows, np.int32(group.stream), index)
+                kv[group.cache] = self._stored(kv[group.cache], state.caches[group.cache], group)
             jax.block_until_ready(kv)
         except BaseException as error:
             failed = refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0).status
@@ -230,3 +228,14 @@ class Saving(Gauges):
             raise
         self._kv = tuple(kv)
         return caches.settle(after)
+
+    def _stored(self, kv: KV, saved: SavedRows, group: Group) -> KV:
+        """K/V of a cache with the rows of a group, layer by layer; the given K/V is gone afterwards."""
+        rows = padded_layers(saved.k, group), padded_layers(saved.v, group)
+        (new_k, new_v), index = jax.device_put((rows, group.index), self._step.device)
+        stream = np.int32(group.stream)
+        k, v = (
+            tuple(store_rows(old, new, stream, index) for old, new in zip(layers, news, strict=True))
+            for layers, news in ((kv.k, new_k), (kv.v, new_v))
+        )
+        return KV(k=k, v=v, n_cells=kv.n_cells)
