@@ -8,7 +8,7 @@ Sizes of programs come from the ladders of K/V. A state that can't be loaded cha
 
 import abc
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from ubjax.buckets import Buckets
 from ubjax.gauges import Gauges
-from ubjax.host_arrays import as_int32
+from ubjax.host_arrays import as_int32, length_of, sized
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
 from ubjax.memory.kv import KV
@@ -62,21 +62,22 @@ class Saving(Gauges):
     # -- save
     # ------------------------------------------------------------------------------------------------------
 
-    def get_state(self, seq_id: Whole | None = None, tokens: Iterable[Whole] = ()) -> bytes:
+    def get_state(self, seq_id: Whole | None = None, tokens: Any = ()) -> bytes:
         """The state of a sequence, or of all, as bytes (llama_state_seq_get_data, llama_state_get_data).
 
         The bytes are a safetensors file (`ubjax.saving.state` says what is in it). Of a window cache what it still
-        holds is saved. tokens: ids to be kept with the state. Shifts and copies that are pending are carried out.
+        holds is saved; sequences that are kept for later are saved like any other. tokens: ids to be kept with the
+        state. Shifts and copies that are pending are carried out.
         """
         return b"".join(self._encoded(seq_id, tokens))
 
-    def save_state(self, path: FilePath, seq_id: Whole | None = None, tokens: Iterable[Whole] = ()) -> None:
+    def save_state(self, path: FilePath, seq_id: Whole | None = None, tokens: Any = ()) -> None:
         """`get_state` into a file (llama_state_seq_save_file, llama_state_save_file), written whole or not at all."""
         write_whole(as_path(path), self._encoded(seq_id, tokens))
 
-    def _encoded(self, seq_id: Whole | None, tokens: Iterable[Whole]) -> Iterator[memoryview]:
+    def _encoded(self, seq_id: Whole | None, tokens: Any) -> Iterator[memoryview]:
         seq = None if seq_id is None else int(self._known(seq_id))
-        kept = as_int32(list(tokens), "tokens").reshape(-1)
+        kept = sized(as_int32(tokens, "tokens"), length_of(tokens, "tokens"), "tokens")
         self._form.check_tokens(kept)
         self._follow()
         kvs = self._kv or [None] * len(self.caches)
