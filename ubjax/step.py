@@ -75,7 +75,7 @@ def apply_updates(model: Decoder, kv: AllKV, cells: AllCells, n_copies: int, rot
     return kv
 
 
-store_rows = jax.jit(put_rows, donate_argnums=0)  # one program for a number of rows, of one cache
+store_rows = jax.jit(put_rows, donate_argnums=0)  # one program for all layers, K and V alike
 
 
 @functools.partial(jax.jit, static_argnames=("config", "caches", "n_cells", "dtype"))

@@ -13,6 +13,7 @@ from ubjax import BucketLadder, Engine, EngineConfig
 from ubjax.config import SwaType
 from ubjax.models.decoder import Decoder
 from ubjax.saving.safetensors import encode, read_header, read_tensors
+from ubjax.saving.state import ONE, SavedRows, State
 
 WINDOW = dataclasses.replace(CONFIG, n_swa=4, swa_type=SwaType.STANDARD, swa_layers=(True, False))
 KINDS = {
@@ -44,6 +45,16 @@ def put(engine, seq, tokens) -> np.ndarray:
     for token in tokens:
         outputs = engine.decode(engine.batch([token], seq_id=[seq]))
     return outputs.logits(-1)
+
+
+def fill(engine, seq, n) -> None:
+    """Let a sequence hold positions 0 to n - 1, with K and V of zeros, without a decode."""
+    form, rows = engine._form, []
+    for n_layers in form.layers:
+        zeros = np.zeros((n_layers, form.n_heads, n, form.head_dim), form.dtype)
+        rows.append(SavedRows(pos=np.arange(n, dtype=np.int32)[None], seq=None, k=zeros, v=zeros))
+    saved = State(tokens=np.zeros(0, np.int32), caches=tuple(rows))
+    engine.set_state(joined(form.metadata(ONE), saved.tensors()), seq)
 
 
 def text(n, seed=0) -> list[int]:

@@ -2,14 +2,18 @@
 
 import os
 
+import jax
 import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from flax import nnx
 
-from tests.saving.helpers import engine_of, parts
+from tests.saving.helpers import KINDS, SIZES, WINDOW, engine_of, parts
 from tests.saving.test_damaged import by_hand
 from tests.tiny import state, unchanged
+from ubjax import Engine, EngineConfig
+from ubjax.models.decoder import Decoder
 from ubjax.saving.files import write_whole
 from ubjax.saving.state import ALL, ONE
 
@@ -113,3 +117,16 @@ def test_a_file_that_can_not_be_written_leaves_the_old_one(engine, tmp_path):
         with pytest.raises(ValueError, match=rf"can't be written: .*{words}"):
             engine.save_state(tmp_path / name, 1)
     assert os.listdir(tmp_path) == ["state"]
+
+
+def test_weights_may_lie_on_another_device():
+    first, second = jax.devices()[:2]
+    with jax.default_device(second):
+        elsewhere = Engine(
+            Decoder(WINDOW, rngs=nnx.Rngs(0)), None, EngineConfig(**SIZES, **KINDS["window"][1])
+        )
+    for holds, seq in ((ALL, None), (ONE, 3)):
+        elsewhere.set_state(by_hand("window", holds), seq)
+        assert elsewhere.get_state(seq, [0, 1, 2]) == by_hand("window", holds)
+    assert {x.device for x in jax.tree.leaves(vars(elsewhere)["_kv"])} == {second}
+    assert {x.device for x in jax.tree.leaves(vars(elsewhere)["_cells"])} == {first}

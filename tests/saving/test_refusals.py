@@ -112,6 +112,8 @@ def test_odd_arguments():
         (lambda: engine.get_state(0.5), "the sequence is 0.5, an integer is needed"),
         (lambda: engine.get_state(0, [1, 61]), r"token 1 has id 61, an id in \[0, 61\) is needed"),
         (lambda: engine.get_state(0, [0.5]), "tokens has dtype float64, integers are needed"),
+        (lambda: engine.get_state(0, 5), "tokens is 5, an array or a list is needed"),
+        (lambda: engine.get_state(0, [[1, 2]]), r"tokens has shape \[1, 2\], \[1\] is needed"),
         (lambda: engine.set_state(data, -1), "sequence -1 is unknown"),
         (lambda: engine.set_state("text", 0), "the state is str, bytes are needed"),
         (lambda: engine.set_state(data), r"it holds 'one sequence', 'all sequences' is needed \(a seq_id"),

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from ubjax.config import MemoryConfig
 from ubjax.memory import ops
 from ubjax.memory.cells import Cells
-from ubjax.memory.kv import KV
 from ubjax.memory.slots import Rows, apply, find_with
 from ubjax.memory.window import out_of_window
 from ubjax.pytree import pytree
@@ -84,29 +83,20 @@ def seen_at_the_end(
 
 @jax.jit
 def take_rows(
-    kv: KV, stream: Scalar, index: Int32[Array, " M"]
-) -> tuple[tuple[Float[jax.Array, "Hk M D"], ...], tuple[Float[jax.Array, "Hk M D"], ...]]:
-    """K and V of some cells of a stream, layer by layer; zeros where the index is out of range."""
-
-    def take(cache: Float[Array, "NS Hk Ckv D"]) -> jax.Array:
-        return cache.at[stream, :, index].get(mode="fill", fill_value=0).transpose(1, 0, 2)
-
-    k, v = jax.tree.map(take, (kv.k, kv.v))
-    return k, v
+    cache: Float[Array, "NS Hk Ckv D"], stream: Scalar, index: Int32[Array, " M"]
+) -> Float[jax.Array, "Hk M D"]:
+    """Some cells of a stream in K or V of one layer; zeros where the index is out of range."""
+    rows = jnp.asarray(cache).at[stream, :, index].get(mode="fill", fill_value=0)
+    return rows.transpose(1, 0, 2)
 
 
 def put_rows(
-    kv: KV,
-    k: tuple[Float[Array, "Hk M D"], ...],
-    v: tuple[Float[Array, "Hk M D"], ...],
+    cache: Float[Array, "NS Hk Ckv D"],
+    rows: Float[Array, "Hk M D"],
     stream: Scalar,
     index: Int32[Array, " M"],
-) -> KV:
-    """K/V with rows written into cells of a stream; those whose index is out of range are dropped."""
-
-    def put(cache: Float[Array, "NS Hk Ckv D"], rows: Float[Array, "Hk M D"]) -> jax.Array:
-        heads = jnp.arange(cache.shape[1], dtype=jnp.int32)
-        return cache.at[stream, heads[:, None], jnp.asarray(index)[None, :]].set(rows, mode="drop")
-
-    k, v = jax.tree.map(put, (kv.k, kv.v), (k, v))
-    return KV(k=k, v=v, n_cells=kv.n_cells)
+) -> Float[jax.Array, "NS Hk Ckv D"]:
+    """K or V of one layer with rows written into cells of a stream; an index out of range drops its row."""
+    heads = jnp.arange(cache.shape[1], dtype=jnp.int32)
+    at = (stream, heads[:, None], jnp.asarray(index)[None, :])
+    return jnp.asarray(cache).at[at].set(rows, mode="drop")

@@ -49,6 +49,9 @@ def _fetch(
         raise ValueError(f"{len(at)} rows of stream {stream} have no K/V")
     cells = np.full(ladder.pick(len(at)), kv.n_cells, np.int32)
     cells[: len(at)] = index[at]
-    for whole, layers in zip(out, take_rows(kv, np.int32(stream), cells), strict=True):
-        for i, rows in enumerate(layers):
+    for whole, layers in zip(out, (kv.k, kv.v), strict=True):
+        taken = [
+            take_rows(layer, np.int32(stream), cells) for layer in layers
+        ]  # all on their way before the first
+        for i, rows in enumerate(taken):
             whole[i][:, at] = np.asarray(rows)[:, : len(at)]

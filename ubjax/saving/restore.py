@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from ubjax.buckets import Buckets
@@ -57,7 +58,7 @@ def place(
 
     Where a window cache has no room for all rows, those go in that its windows still need.
     """
-    for choice in _choices(rows, group, config, buckets):
+    for choice in _choices(cells, rows, group, config, buckets):
         n = len(choice.rows)
         if n > config.n_cells:
             continue
@@ -69,7 +70,9 @@ def place(
     return None
 
 
-def _choices(rows: SavedRows, group: Group, config: MemoryConfig, buckets: Buckets) -> Iterator[Group]:
+def _choices(
+    cells: Cells, rows: SavedRows, group: Group, config: MemoryConfig, buckets: Buckets
+) -> Iterator[Group]:
     """The group whole; then, of a window cache, the rows that the next position of each sequence still sees."""
     yield group
     if config.swa_type is SwaType.NONE:
@@ -77,7 +80,8 @@ def _choices(rows: SavedRows, group: Group, config: MemoryConfig, buckets: Bucke
     # The full cache has taken all of these rows: its ladder has a size for them.
     pos, seq = _padded(rows, group, buckets.n_kv[0].pick(len(group.rows)))
     pos[0, len(group.rows) :] = -1
-    seen = np.asarray(seen_at_the_end(pos[0], seq, np.int32(config.n_swa), any_size(config)))
+    where = jax.device_put((pos[0], seq), next(iter(cells.pos.devices())))
+    seen = np.asarray(seen_at_the_end(*where, np.int32(config.n_swa), any_size(config)))
     kept = np.flatnonzero(seen[: len(group.rows)])
     yield dataclasses.replace(group, rows=group.rows[kept], seq=group.seq[kept])
 

@@ -8,7 +8,7 @@ Sizes of programs come from the ladders of K/V. A state that can't be loaded cha
 
 import abc
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
 from typing import Any
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from ubjax.buckets import Buckets
 from ubjax.gauges import Gauges
-from ubjax.host_arrays import as_int32
+from ubjax.host_arrays import as_int32, length_of, sized
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
+from ubjax.memory.kv import KV
 from ubjax.memory.slots import usable_cells
 from ubjax.memory.window import any_size
 from ubjax.memory_report import NAMES
@@ -28,7 +29,7 @@ from ubjax.saving.files import as_path, opened, write_whole
 from ubjax.saving.fingerprint import fingerprint
 from ubjax.saving.restore import Group, groups, padded_layers, place
 from ubjax.saving.safetensors import encode, read_header, read_tensors, reader
-from ubjax.saving.state import ALL, ONE, Form, State
+from ubjax.saving.state import ALL, ONE, Form, SavedRows, State
 from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import Step, store_rows
 from ubjax.typing import Bytes, FilePath, Whole
@@ -61,21 +62,22 @@ class Saving(Gauges):
     # -- save
     # ------------------------------------------------------------------------------------------------------
 
-    def get_state(self, seq_id: Whole | None = None, tokens: Iterable[Whole] = ()) -> bytes:
+    def get_state(self, seq_id: Whole | None = None, tokens: Any = ()) -> bytes:
         """The state of a sequence, or of all, as bytes (llama_state_seq_get_data, llama_state_get_data).
 
         The bytes are a safetensors file (`ubjax.saving.state` says what is in it). Of a window cache what it still
-        holds is saved. tokens: ids to be kept with the state. Shifts and copies that are pending are carried out.
+        holds is saved; sequences that are kept for later are saved like any other. tokens: ids to be kept with the
+        state. Shifts and copies that are pending are carried out.
         """
         return b"".join(self._encoded(seq_id, tokens))
 
-    def save_state(self, path: FilePath, seq_id: Whole | None = None, tokens: Iterable[Whole] = ()) -> None:
+    def save_state(self, path: FilePath, seq_id: Whole | None = None, tokens: Any = ()) -> None:
         """`get_state` into a file (llama_state_seq_save_file, llama_state_save_file), written whole or not at all."""
         write_whole(as_path(path), self._encoded(seq_id, tokens))
 
-    def _encoded(self, seq_id: Whole | None, tokens: Iterable[Whole]) -> Iterator[memoryview]:
+    def _encoded(self, seq_id: Whole | None, tokens: Any) -> Iterator[memoryview]:
         seq = None if seq_id is None else int(self._known(seq_id))
-        kept = as_int32(list(tokens), "tokens").reshape(-1)
+        kept = sized(as_int32(tokens, "tokens"), length_of(tokens, "tokens"), "tokens")
         self._form.check_tokens(kept)
         self._follow()
         kvs = self._kv or [None] * len(self.caches)
@@ -215,10 +217,7 @@ class Saving(Gauges):
         kv = list(self._kv)
         try:
             for group in placed:
-                own = state.caches[group.cache]
-                rows = padded_layers(own.k, group), padded_layers(own.v, group)
-                rows, index = jax.device_put((rows, group.index), self._step.device)
-                kv[group.cache] = store_rows(kv[group.cache], *rows, np.int32(group.stream), index)
+                kv[group.cache] = self._stored(kv[group.cache], state.caches[group.cache], group)
             jax.block_until_ready(kv)
         except BaseException as error:
             failed = refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0).status
@@ -230,3 +229,14 @@ class Saving(Gauges):
             raise
         self._kv = tuple(kv)
         return caches.settle(after)
+
+    def _stored(self, kv: KV, saved: SavedRows, group: Group) -> KV:
+        """K/V of a cache with the rows of a group, layer by layer; the given K/V is gone afterwards."""
+        rows = padded_layers(saved.k, group), padded_layers(saved.v, group)
+        (new_k, new_v), index = jax.device_put((rows, group.index), self._step.device)
+        stream = np.int32(group.stream)
+        k, v = (
+            tuple(store_rows(old, new, stream, index) for old, new in zip(layers, news, strict=True))
+            for layers, news in ((kv.k, new_k), (kv.v, new_v))
+        )
+        return KV(k=k, v=v, n_cells=kv.n_cells)
