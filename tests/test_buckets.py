@@ -109,7 +109,8 @@ def test_rows_have_a_size_for_one_token_of_each_sequence(top, n_seqs, sizes):
     given_rows = Buckets.default(
         n_batch=top, n_ubatch=top, n_streams=1, n_cells=(1,), kv_pad=1, rows=BucketLadder.rows(top, n_seqs)
     )
-    assert given_rows.n_rows.sizes == sizes and given_rows.capacity.sizes == (top,)
+    assert given_rows.rows.rectangles == tuple((1, size) for size in sizes)
+    assert given_rows.capacity.sizes == (top,)
 
 
 def test_rows_of_nothing_are_an_error():
