@@ -162,8 +162,8 @@ def test_a_decode_that_fails_leaves_updates_pending():
 class Failing:
     """A step whose update program fails, before or after it has taken over K/V."""
 
-    def __init__(self, step, after):
-        self.step, self.after = step, after
+    def __init__(self, step, after, error=RuntimeError):
+        self.step, self.after, self.error = step, after, error
 
     def __getattr__(self, name):
         return getattr(self.step, name)
@@ -171,7 +171,7 @@ class Failing:
     def update(self, kv, *_):
         if self.after:
             jax.tree.map(lambda leaf: leaf.delete(), kv)
-        raise RuntimeError("out of memory")
+        raise self.error("out of memory")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -192,6 +192,32 @@ def test_a_failed_update_leaves_all_or_clears_all(lost):
         assert unchanged(engine, before)
         want = afresh(ONE_LAYER, [(1, 2), (2, 3), (3, 4)], 4, kv_unified=True)
         np.testing.assert_allclose(put(engine, 0, [4]), want, atol=1e-5)
+
+
+def test_an_interrupted_update_clears_what_is_lost():
+    engine = engine_of(kv_unified=True)
+    put(engine, 0, [1, 2, 3])
+    engine.add(0, 0, -1, 2)
+    step = vars(engine)["_step"]
+    engine._step = Failing(step, True, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        put(engine, 0, [4])
+    engine._step = step
+    assert engine.pos_max(0) == -1
+    np.testing.assert_allclose(put(engine, 0, [4]), put(engine_of(kv_unified=True), 0, [4]), atol=1e-6)
+
+
+def test_positions_of_other_sequences_bound_no_move():
+    engine = engine_of(kv_unified=True)
+    put(engine, 0, [1, 2])
+    engine.cp(0, 1)
+    engine.rm(1, 0, 1)
+    engine.rm(0, 1, 2)
+    engine.add(1, 0, -1, 2**30 - 1)
+    engine.add(0, 0, -1, 3)
+    assert (engine.pos_max(0), engine.pos_max(1)) == (3, 2**30)
+    with pytest.raises(ValueError, match=f"positions up to {2**30} are possible"):
+        engine.add([0, 1], 0, -1, 1)
 
 
 # -- windows

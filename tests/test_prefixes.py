@@ -80,6 +80,34 @@ def test_a_decode_that_can_not_fit_gives_up_nothing():
     assert unchanged(engine, before) and list(engine.kept()) == [1]
 
 
+def test_a_decode_gives_up_other_kept_sequences_than_its_own():
+    engine = tiny_engine(n_ctx=16, n_seq_max=4, kv_unified=True)
+    for seq in (0, 1):
+        put(engine, seq, [seq, 1, 2, 3])
+        engine.keep_prefix(seq, [seq, 1, 2, 3])
+    before = state(engine)
+    with pytest.raises(NoSlotError, match="the first 12 of its 13 tokens fit now") as caught:
+        put(engine, 0, list(range(17)), 4)
+    assert caught.value.fits == 12 and unchanged(engine, before) and list(engine.kept()) == [0, 1]
+    ids = [0, 1, 2, 3, *range(9)]
+    found = put(engine, 0, ids, 4)  # 8 cells are empty, sequence 0 is the oldest
+    np.testing.assert_allclose(found, put(tiny_engine(n_ctx=16, kv_unified=True), 0, ids), atol=1e-5)
+    assert engine.kept() == {} and (engine.pos_max(0), engine.pos_max(1)) == (12, -1)
+
+
+def test_a_refused_shift_gives_up_nothing():
+    engine = tiny_engine(n_seq_max=3, kv_unified=True)
+    put(engine, 0, [4, 5, 6])
+    engine.cp(0, 1)
+    engine.keep_prefix(1, [4, 5, 6])
+    before = state(engine)
+    with pytest.raises(ValueError, match="can't be moved from 1 down to 2"):
+        engine.shift(0, 2, 1)
+    assert unchanged(engine, before) and list(engine.kept()) == [1]
+    engine.shift(0, 0, 1)
+    assert engine.kept() == {} and engine.pos_max(0) == 1
+
+
 def test_what_is_changed_by_hand_is_kept_no_longer():
     def kept_after(act):
         engine = tiny_engine(n_seq_max=3, kv_unified=True)
@@ -107,6 +135,11 @@ def test_only_what_a_sequence_holds_can_be_kept():
             engine.keep_prefix(0, ids)
     with pytest.raises(ValueError, match="sequence 1 holds positions -1 to -1"):
         engine.keep_prefix(1, [1])
+    with pytest.raises(ValueError, match=r"token 1 is 2\.5, an integer is needed"):
+        engine.keep_prefix(0, [1, 2.5, 3])
+    engine.rm(0, 1, 2)
+    with pytest.raises(ValueError, match="to hold 0 to 2, each in one cell"):
+        engine.keep_prefix(0, [1, 2, 3])
 
 
 @functools.cache
@@ -162,3 +195,13 @@ def test_generations_reuse_prefixes_and_stay_the_same(kind):
     again = engine.generate([*last.prompt_tokens, *last.tokens, 5], max_tokens=3)
     assert again.tokens == plain.generate([*last.prompt_tokens, *last.tokens, 5], max_tokens=3).tokens
     assert again.report.n_prompt <= 2  # the conversation went on
+
+
+def test_outputs_of_a_prompt_beyond_the_window_come_to_an_end():
+    """Cells that outputs share can't be reused by the window: one output is put back, and waits for the other."""
+    ids = [int(i) for i in np.random.default_rng(1).integers(1, 60, 20)]
+    engine = windowed_engine(n_seq_max=2, kv_unified=True)
+    alone = engine.generate(ids, max_tokens=8)
+    both = engine.generate(ids, max_tokens=8, n=2)
+    assert [both.tokens, both.others[0].tokens] == [alone.tokens] * 2
+    assert engine.n_free_cells() == 64

@@ -147,17 +147,17 @@ class Engine(Saving, Generates):
         """
         batch = self._fitted(batch)
         cells, kept = self._cells, self._kept.copy()
+        if kept:  # the batch's own are wanted, not to be given up
+            self._touched(seq for seq in kept if np.any(batch.seq & self._set([seq])))
         prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
         while int(status.code) == Reason.NO_SLOT and self._kept:
             self._evict()
             prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
         if int(status.code) != Reason.OK:
-            self._cells, self._kept = cells, kept
+            left, self._cells, self._kept = self._cells, cells, kept
             if int(status.code) == Reason.NO_SLOT:
-                raise self._no_slot(status, batch)
+                raise self._no_slot(status, batch, left)
             raise_if_error(status)
-        if self._kept:
-            self._touched(seq for seq in self.kept() if np.any(batch.seq & self._set([seq])))
         self._grow(n_kv)
         if rotate or n_copies:
             self._update(int(n_copies), bool(rotate))
@@ -244,8 +244,11 @@ class Engine(Saving, Generates):
             if rotate:
                 kv = self._step.update(kv, self._cells, 0, True)
             jax.tree.leaves(kv)[0].block_until_ready()
-        except Exception as error:
-            raise self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0) from error
+        except BaseException as error:  # an interrupt too may have cost K/V
+            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
         self._cells, self._kv = caches.settle(self._cells), kv
 
     def _grow(self, n_kv: Sequence[Any]) -> None:

@@ -47,9 +47,12 @@ class Gauges(Prefixes):
             cells = caches.rm(cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
         return cells
 
-    def _no_slot(self, status: Status, batch: Batch) -> NoSlotError:
-        """The error of a batch that found no slot: with what fits now, or that it never does."""
-        n, full, cells = int(batch.n_tokens), self.caches[0], self._without_kept()
+    def _no_slot(self, status: Status, batch: Batch, cells: AllCells) -> NoSlotError:
+        """The error of a batch that found no slot, not even in these cells: with what fits now, or that it never does.
+
+        cells: without the kept sequences, but for those of the batch.
+        """
+        n, full = int(batch.n_tokens), self.caches[0]
         used = np.sum(np.asarray(cells[0].pos) >= 0, axis=1)
         rank, stream = _ranks(batch, full)
         fits = _first(rank >= (full.n_cells - used)[stream])

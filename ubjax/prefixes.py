@@ -29,14 +29,18 @@ class Prefixes(Sequences, abc.ABC):
     def keep_prefix(self, seq_id: Whole, ids: Iterable[int]) -> None:
         """Keep a sequence that is finished; `ids` are its tokens, all of them cached, from position 0 on.
 
-        Raises ValueError unless the sequence holds as many positions.
+        Raises ValueError unless the sequence holds as many positions, without a hole.
         """
-        seq, tokens = int(self._known(seq_id)), tuple(int(i) for i in ids)
-        span = (self.pos_min(seq), self.pos_max(seq))
-        if not tokens or span[1] != len(tokens) - 1 or (len(self.caches) == 1 and span[0] != 0):
+        seq = int(self._known(seq_id))
+        tokens = tuple(as_integer(token, f"token {i}") for i, token in enumerate(ids))
+        pos = np.asarray(self._cells[0].pos)[
+            np.asarray(self._cells[0].seq)[..., seq // 32] >> (seq % 32) & 1 != 0
+        ]
+        if not tokens or not np.array_equal(np.sort(pos), np.arange(len(tokens))):
+            first, last = (int(pos.min()), int(pos.max())) if pos.size else (-1, -1)
             raise ValueError(
-                f"sequence {seq} holds positions {span[0]} to {span[1]}: for {len(tokens)} tokens to be kept it has "
-                f"to hold 0 to {len(tokens) - 1}"
+                f"sequence {seq} holds positions {first} to {last}: for {len(tokens)} tokens to be kept it has "
+                f"to hold 0 to {len(tokens) - 1}, each in one cell"
             )
         self._touched([seq])
         self._kept[seq] = tokens
@@ -84,9 +88,14 @@ class Prefixes(Sequences, abc.ABC):
     def shift(self, seq_id: Whole, p0: Whole, p1: Whole) -> None:
         """As `Sequences.shift`; kept sequences that share the cells to be moved are given up."""
         seqs, start = self._set([seq_id]), np.int32(as_integer(p1, "p1"))
-        while (other := int(caches.outsider(self._cells, seqs, start, np.int32(-1)))) in self._kept:
-            self.rm(other)
-        super().shift(seq_id, p0, p1)
+        cells, kept = self._cells, self._kept.copy()
+        try:
+            while (other := int(caches.outsider(self._cells, seqs, start, np.int32(-1)))) in self._kept:
+                self.rm(other)
+            super().shift(seq_id, p0, p1)
+        except ValueError:
+            self._cells, self._kept = cells, kept
+            raise
 
     def _best(self, ids: Sequence[int]) -> tuple[int | None, int]:
         """The kept sequence that a prompt can start from, and how many tokens; (None, 0) when there is none."""

@@ -117,7 +117,8 @@ class Sequences(abc.ABC):
         bounds, by = _range(p0, p1), np.int32(as_integer(delta, "delta"))
         what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be moved by {delta}"
         self._check_movable(seqs, bounds, what)
-        if int(by) and int(self._ranges()[1].max()) + int(by) > MAX_POS:
+        last = max(int(self._ranges()[1][seq]) for seq in ids) if ids else -1
+        if int(by) and last + int(by) > MAX_POS:
             raise ValueError(f"{what}: positions up to {MAX_POS} are possible; nothing was changed")
         self._change(caches.add(self._cells, seqs, *bounds, by, self.caches), what)
         self._touched(ids)

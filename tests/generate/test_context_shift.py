@@ -55,3 +55,29 @@ def test_draws_do_not_repeat_after_a_shift():
     tokens = engine.generate(PROMPT, max_tokens=60, context_shift=True, sampling=hot).tokens
     late = tokens[9:]
     assert all(late[i : i + 8] != late[i + 8 : i + 16] for i in range(0, 32, 8))
+
+
+def test_what_was_shifted_is_not_kept_for_other_prompts():
+    """Its keys and values are not those that its tokens give from scratch."""
+    engine = tiny_engine(n_ctx=16, prefix_cache=True)
+    engine.generate(PROMPT, max_tokens=12, context_shift=True)
+    assert engine.kept() == {} and engine.pos_max(0) == -1
+    engine.generate(PROMPT, max_tokens=3, context_shift=True)
+    assert list(engine.kept()) == [0]
+
+
+def test_tokens_that_were_dropped_count_for_the_penalties_of_an_output_that_was_put_back():
+    engine = tiny_engine(n_ctx=16, n_seq_max=1)
+    with engine.stream(PROMPT, max_tokens=30, context_shift=True) as pieces:
+        for _, piece in zip(range(12), pieces, strict=False):
+            assert piece.tokens
+        loop = vars(pieces)["_loop"]
+        (run,) = loop.schedule.running
+        assert run.n_dropped
+        engine.rm(loop.schedule.end(run))
+        run.cached = 0
+        loop.schedule.waiting.append(run)
+        started = []
+        loop._sampler.start = lambda *given: started.append(given[-1])
+        loop._admit()
+    assert len(started[0]) == len(PROMPT) + 12 and started[0][: len(PROMPT)] == PROMPT

@@ -147,3 +147,22 @@ def test_everything_ends_in_order_of_arrival_and_within_the_limits(lengths, n_se
             schedule.end(r)
     assert not schedule and sorted(schedule.free) == list(range(min(n_seqs, n_batch)))
     assert all(len(r.ids) == ends[r] for r in runs)
+
+
+def test_what_a_donor_no_longer_holds_is_not_shared():
+    def pair():
+        first, second = run(0, 5), run(0, 5, output=1)
+        schedule = Schedule([first, second], range(2), n_batch=16, n_ubatch=8, shared=True)
+        schedule.admit(99)
+        advance(schedule.parts())
+        return schedule, first, second
+
+    schedule, first, second = pair()
+    first.drop(0, 2)  # its cells no longer begin with the prompt
+    assert schedule.share() == [] and (second, 5) in [(p.run, p.n) for p in schedule.parts()]
+    schedule, _, second = pair()
+    assert schedule.share(lambda seq, n: (seq, n) != (0, 4)) == []  # as of a window that has passed
+    assert schedule.share() == [] and (second, 5) in [(p.run, p.n) for p in schedule.parts()]
+    schedule, first, second = pair()
+    second.n_dropped = 1  # it was shifted before it was put back
+    assert schedule.share() == []

@@ -80,6 +80,10 @@ class Decodes(Protocol):
         """Drop a sequence."""
         ...
 
+    def can_resume(self, seq_id: int, p: int) -> bool:
+        """Whether a sequence can go on at position p once its positions from p on are removed."""
+        ...
+
     def shift(self, seq_id: int, p0: int, p1: int) -> None:
         """Remove positions of a sequence and close the gap; ValueError where that can't be."""
         ...

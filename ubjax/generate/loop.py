@@ -57,6 +57,9 @@ class Loop:
         if not free:
             raise ValueError(f"all {n_seqs} sequences hold tokens, an empty one is needed (rm empties one)")
         self.report = Report()
+        self._full = (
+            False  # an output was put back, and nothing has given up cells since: another must not come in
+        )
         self._engine = engine
         self._outputs = {output.run: output for output in outputs}
         self.schedule = Schedule(
@@ -111,18 +114,27 @@ class Loop:
         seq = self.schedule.end(run)
         if seq is None:
             return
-        if engine.prefix_cache and run.cached and engine.pos_max(seq) == run.cached - 1:
+        self._full = False
+        # What was shifted is not what its tokens would give from scratch.
+        whole = run.cached and not run.n_dropped
+        if engine.prefix_cache and whole and engine.pos_max(seq) == run.cached - 1:
             engine.keep_prefix(seq, run.ids[: run.cached])
         else:
             engine.rm(seq)
 
     def _admit(self) -> None:
+        if self._full:
+            return
         n_free = self._engine.n_free_cells() if self.schedule.waiting else 0
         for run in self.schedule.admit(n_free, self._engine.claim):
             output = self._outputs[run]
             output.started = output.started or time.perf_counter()
-            self._sampler.start(run.sequence, run.request.sampling, run.output, run.ids)
-        for donor, run in self.schedule.share():
+            ids = [
+                *run.request.ids,
+                *output.transcript.tokens,
+            ]  # those that were dropped count for the penalties
+            self._sampler.start(run.sequence, run.request.sampling, run.output, ids)
+        for donor, run in self.schedule.share(self._engine.can_resume):
             self._engine.cp(donor.sequence, run.sequence, 0, run.cached)
 
     def _decode(self, parts: Sequence[Part]) -> tuple[Sequence[Part], Outputs | None]:
@@ -142,6 +154,7 @@ class Loop:
         if seq is None:
             return [self.end(self._outputs[self.schedule.running[0]], "context")]
         self._engine.rm(seq)
+        self._full = True
         self.report.n_preempted += 1
         return []
 
@@ -155,6 +168,7 @@ class Loop:
         except ValueError:  # nothing can go, or outputs share the cells
             return False
         run.drop(p0, p1)
+        self._full = False
         return True
 
     def _take(self, parts: Sequence[Part], outputs: Outputs) -> list[Piece]:

@@ -21,7 +21,7 @@ class Run:
 
     index: of the prompt. output: its number among the outputs of the prompt. seq: its sequence, None while it
     waits. n_prefill: ids at the time it was admitted, so that cached < n_prefill while it has nothing to say.
-    n_dropped: ids that context shifts have taken out of `ids`.
+    n_dropped: ids that context shifts have taken out of `ids`. alone: no cells of another output are to be shared.
     """
 
     index: int
@@ -32,6 +32,7 @@ class Run:
     cached: int = 0
     n_prefill: int = 0
     n_dropped: int = 0
+    alone: bool = False
 
     @property
     def pending(self) -> int:
@@ -151,18 +152,26 @@ class Schedule:
         return run.pending - (run.n_shared if not run.cached and self._donor(run) else 0)
 
     def _donor(self, run: Run) -> Run | None:
-        """An older running output of the same prompt, whose cells the run can share."""
+        """An older running output of the same prompt, whose cells the run can share; both still begin with it."""
+        if not self._shared or not run.n_shared or run.alone or run.n_dropped:
+            return None
         same = (r for r in self.running if r.index == run.index and r.output < run.output)
-        return next(same, None) if self._shared and run.n_shared else None
+        return next((r for r in same if not r.n_dropped), None)
 
-    def share(self) -> list[tuple[Run, Run]]:
-        """Pairs (donor, run): the run takes over the donor's first run.cached cells before the next batch."""
+    def share(self, holds: Callable[[int, int], bool] = lambda seq, n: True) -> list[tuple[Run, Run]]:
+        """Pairs (donor, run): the run takes over the donor's first run.cached cells before the next batch.
+
+        holds: whether a sequence still has all that can be seen from position n. A run without such a donor computes
+        its prompt itself.
+        """
         pairs = []
         for run in self.running:
             donor = None if run.cached else self._donor(run)
             if donor and donor.cached >= run.n_shared:
-                run.cached = run.n_shared
-                pairs.append((donor, run))
+                run.alone = not holds(donor.sequence, run.n_shared)
+                if not run.alone:
+                    run.cached = run.n_shared
+                    pairs.append((donor, run))
         return pairs
 
     def parts(self) -> list[Part]:
