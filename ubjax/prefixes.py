@@ -26,7 +26,7 @@ class Prefixes(Sequences, abc.ABC):
         """The kept sequences with their tokens, oldest first."""
         return dict(self._kept)
 
-    def keep_prefix(self, seq_id: Whole, ids: Iterable[int]) -> None:
+    def keep_prefix(self, seq_id: Whole, ids: Iterable[Whole]) -> None:
         """Keep a sequence that is finished; `ids` are its tokens, all of them cached, from position 0 on.
 
         Raises ValueError unless the sequence holds as many positions, without a hole.
