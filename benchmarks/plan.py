@@ -29,7 +29,7 @@ import numpy as np
 from ubjax import Batch, BatchConfig, MemoryConfig, split_equal, split_seq, split_simple
 from ubjax.memory.cells import Cells
 from ubjax.memory.prepare import prepare
-from ubjax.pytree import pack, unpack
+from ubjax.pytree import Layout, pack
 from ubjax.validate import validate
 
 N_UBATCH = 512
@@ -123,13 +123,13 @@ def measure(seq_id: np.ndarray, strategy: str, repeat: int) -> dict[str, float]:
     memory = MemoryConfig(n_cells=8192 if unified else 2048, n_seq_max=n_seqs, unified=unified)
     cells = jax.device_put(Cells.empty(memory))
     both = partial(validate_and_split, config=config, name=strategy)
-    like = jax.eval_shape(partial(planned, config=config, name=strategy), batch, cached, n_ubatch)
+    layout = Layout(jax.eval_shape(partial(planned, config=config, name=strategy), batch, cached, n_ubatch))
     times = {
         "build": best(build, repeat),
         "validate": best(lambda: validate(batch, cached, cached, config), repeat),
         "split": best(lambda: SPLITS[strategy](batch, n_ubatch), repeat),
         "both": best(lambda: both(batch, cached, n_ubatch), repeat),
-        "clock": best(lambda: unpack(np.asarray(both(build(), cached, n_ubatch)), like), repeat, wait=False),
+        "clock": best(lambda: layout.unpack(np.asarray(both(build(), cached, n_ubatch))), repeat, wait=False),
     }
     if strategy in ("simple", "equal, sequential"):
         times["prepare"] = best(

@@ -8,13 +8,14 @@ new cells are dropped again, so that every call does the same work. Times in ms,
     decode, bare   `Engine.decode` until the logits are there, and the bare `Step.program` on the same staged
                    ubatch with K/V of its own, call by call in turn; `difference` is the median of the paired
                    differences. With a large model it is as noisy as the machine.
-    overhead       of one decode, less what its own call of the program took: the sum of the parts
+    overhead       of one decode, less the time from the call of the program until it is known to have run: the sum of
         fit        the batch checked on the host and brought to a capacity of the ladder
         plan       the program `plan_decode`, until its result is there
         unpack     the packed plan as host arrays
-        stage      the program `stage`, until its result is there
-        outputs    `Outputs`
-        rest       the bucket, counting, handles of K/V, Python
+        stage      the program `stage_rows`, until its result is there
+        rest       the bucket, handles, Python
+    meanwhile      what the engine does while the step runs (counting, `Outputs`, letting go of handles); no part of the
+                   overhead, unless a step is shorter than this
 
 Parts are waited for, which the engine itself doesn't do, so their sum is an upper bound. A large model leaves
 the processor's caches cold: with `--model tiny` the same parts take about half. Rounds alternate over all
@@ -45,7 +46,7 @@ from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 from ubjax.step import Step
 
-PARTS = ("fit", "plan", "unpack", "stage", "outputs")
+PARTS = ("fit", "plan", "unpack", "stage")
 CONTEXT = 64  # cells a sequence, one K/V bucket
 TINY = DecoderConfig(
     n_layers=2,
@@ -66,6 +67,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
+        self._begun: dict[str, tuple[float, float]] = {}
 
     def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its results waited for and its seconds kept."""
@@ -73,6 +75,29 @@ class Clock:
         def run(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             result = jax.block_until_ready(call(*args, **kwargs))
+            self.seconds[name].append(time.perf_counter() - start)
+            return result
+
+        return run
+
+    def begins(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that starts what is called `name`."""
+
+        def run(*args: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*args)
+            self._begun[name] = (start, time.perf_counter())
+            return result
+
+        return run
+
+    def ends(self, name: str, call: Callable[..., Any], between: str) -> Callable[..., Any]:
+        """The function that waits for it: seconds of `name` from start to end, of `between` without the two calls."""
+
+        def run(*args: Any) -> Any:
+            start, called = self._begun[name]
+            self.seconds[between].append(time.perf_counter() - called)
+            result = call(*args)
             self.seconds[name].append(time.perf_counter() - start)
             return result
 
@@ -105,7 +130,8 @@ class Setting:
         prepared, _ = plan_decode(
             batch, cells, np.int32(engine.n_ubatch), engine.batch_config, engine.caches, engine.n_ubatch
         )
-        staged = stage(cells, batch, prepared.plan, prepared.slot, np.int32(0), bucket, engine.caches)
+        at = (batch, prepared.plan, prepared.slot, np.int32(0))
+        staged = stage(prepared.cells, *at, bucket, engine.caches)
         return jax.device_put(staged, engine.device)
 
     def decode(self) -> float:
@@ -131,17 +157,21 @@ class Setting:
             seconds["decode"].append(self.decode())
             seconds["bare"].append(self.bare())
         step, timed = vars(self.engine)["_step"], self.clock.timed
+        finish = self.engine._finish
         with ExitStack() as patches:
+
+            def patch(owner: Any, attribute: str, function: Callable[..., Any]) -> None:
+                patches.enter_context(mock.patch.object(owner, attribute, function))
+
             for owner, attribute, name in (
                 (self.engine, "_fitted", "fit"),
                 (ubjax.engine, "plan_decode", "plan"),
-                (ubjax.engine, "unpack", "unpack"),
+                (ubjax.engine.Layout, "unpack", "unpack"),
                 (ubjax.engine, "stage", "stage"),
-                (ubjax.engine, "Outputs", "outputs"),
-                (step, "program", "program"),
             ):
-                whole = timed(name, getattr(owner, attribute))
-                patches.enter_context(mock.patch.object(owner, attribute, whole))
+                patch(owner, attribute, timed(name, getattr(owner, attribute)))
+            patch(step, "program", self.clock.begins("program", step.program))
+            patch(self.engine, "_finish", self.clock.ends("program", finish, "meanwhile"))
             for _ in range(calls):
                 seconds["clocked"].append(self.decode())
 
@@ -158,6 +188,7 @@ class Setting:
             "difference": float(np.median(s["decode"] - s["bare"])),
             "overhead": float(np.median(overhead)),
             **{name: float(np.median(values)) for name, values in parts.items()},
+            "meanwhile": float(np.median(s["meanwhile"])),
             "spread_decode": spread(s["decode"]),
             "spread_bare": spread(s["bare"]),
             "spread_overhead": spread(overhead),
@@ -204,7 +235,7 @@ def main() -> None:
     print(
         f"{name} on {settings[0].engine.device}; {args.rounds} rounds of {args.calls}; medians in ms, spread\n"
     )
-    timed = ("decode", "bare", "difference", "overhead", *PARTS, "rest")
+    timed = ("decode", "bare", "difference", "overhead", *PARTS, "rest", "meanwhile")
     print(f"{'sequences':10}{'cache':9}" + "".join(f"{c:>11}" for c in timed) + f"{'spreads':>20}")
     for row in rows:
         spreads = "/".join(f"{row[f'spread_{c}']:.0%}" for c in ("decode", "bare", "overhead"))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ubjax.pytree import pack, pytree, static, unpack
+from ubjax.pytree import Layout, pack, pytree, static
 
 
 @pytree
@@ -45,7 +45,7 @@ def test_pack_and_unpack_are_inverse():
         Pair(left=jnp.arange(6, dtype=jnp.int32).reshape(2, 3), right=jnp.asarray(True)),
         jnp.asarray([-5, 2**31 - 1], jnp.int32),
     )
-    back = unpack(np.asarray(jax.jit(pack)(tree)), tree)
+    back = Layout(tree).unpack(np.asarray(jax.jit(pack)(tree)))
     assert jax.tree.structure(back) == jax.tree.structure(tree)
     for found, want in zip(jax.tree.leaves(back), jax.tree.leaves(tree), strict=True):
         assert found.dtype == want.dtype and np.array_equal(found, want)

@@ -39,7 +39,8 @@ def staged_of(cells, memory, rows, bucket, n_vocab=37):
     )
     prepared, _ = plan_decode(batch, cells, np.array(16, np.int32), config, (memory,), 16)
     assert int(prepared.status.code) == 0 and int(prepared.plan.n_ubatches) == 1
-    return stage(cells, batch, prepared.plan, prepared.slot, np.array(0, np.int32), bucket, (memory,))
+    zero = np.array(0, np.int32)
+    return stage(prepared.cells, batch, prepared.plan, prepared.slot, zero, bucket, (memory,))
 
 
 def interleaved(start, stop):

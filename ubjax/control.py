@@ -1,8 +1,8 @@
-"""The control plane of a decode as two jitted programs: plan a batch, stage a ubatch.
+"""The control plane of a decode as jitted programs: plan a batch, advance the cells by a ubatch, stage its rows.
 
 Integers and cells only, no weights and no K/V.
 
-Both run on the device of the cells (the engine keeps them on the CPU beside an accelerator) or inside a
+They run on the device of the cells (the engine keeps them on the CPU beside an accelerator) or inside a
 larger program.
 """
 
@@ -56,7 +56,20 @@ class Staged:
     first_stream: I32
 
 
-@partial(jax.jit, static_argnames=("bucket", "caches"))
+@partial(jax.jit, static_argnames="caches")
+def advance(
+    cells: AllCells,
+    batch: Batch,
+    plan: SplitPlan,
+    slot: tuple[Int32[Array, " T"], ...],
+    k: I32,
+    caches: Caches,
+) -> AllCells:
+    """The cells with ubatch k in them. After the last ubatch they are those of the prepared batch, bit for bit."""
+    triples = zip(cells, slot, caches, strict=True)
+    return tuple(apply_slot(own, batch, plan, at, k, config) for own, at, config in triples)
+
+
 def stage(
     cells: AllCells,
     batch: Batch,
@@ -66,13 +79,26 @@ def stage(
     bucket: Bucket,
     caches: Caches,
 ) -> Staged:
-    """Advance the cells by ubatch k and gather its rows into a bucket.
+    """Ubatch k beside the cells that have it in them (see `advance`)."""
+    ubatch, rows, first_stream = stage_rows(batch, plan, slot, k, bucket, caches)
+    return Staged(cells=cells, ubatch=ubatch, slot=rows, first_stream=first_stream)
+
+
+@partial(jax.jit, static_argnames=("bucket", "caches"))
+def stage_rows(
+    batch: Batch,
+    plan: SplitPlan,
+    slot: tuple[Int32[Array, " T"], ...],
+    k: I32,
+    bucket: Bucket,
+    caches: Caches,
+) -> tuple[Ubatch, tuple[Int32[jax.Array, " R"], ...], I32]:
+    """The rows of ubatch k in a bucket, their slots in each cache, and the first stream that the step reads.
 
     With streams, block b of the ubatch stands for stream first_stream + b, so that a step reads consecutive
     streams; a ubatch near the last stream starts at a later block.
     """
     memory, pairs = caches[0], list(zip(slot, caches, strict=True))
-    cells = tuple(apply_slot(own, batch, plan, at, k, c) for own, (at, c) in zip(cells, pairs, strict=True))
     row = jnp.asarray(plan.order)[jnp.asarray(plan.offset)[k]]
     lead = jnp.int32(0) if memory.unified else first_seq(jnp.asarray(batch.seq)[row])
     first_stream = jnp.minimum(lead, memory.n_streams - bucket.n_blocks)
@@ -80,4 +106,4 @@ def stage(
     rows = tuple(
         jnp.asarray(at).at[ubatch.place].get(mode="fill", fill_value=config.n_cells) for at, config in pairs
     )
-    return Staged(cells=cells, ubatch=ubatch, slot=rows, first_stream=first_stream)
+    return ubatch, rows, first_stream

@@ -19,7 +19,7 @@ from ubjax.batch import Batch
 from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
 from ubjax.config import BatchConfig, EngineConfig, as_integer
-from ubjax.control import Staged, plan_decode, stage
+from ubjax.control import Staged, advance, plan_decode, stage
 from ubjax.generate import Generates, TextCodec
 from ubjax.host_batch import on_host
 from ubjax.ladders import BucketLadder, RectangleLadder
@@ -29,7 +29,7 @@ from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
-from ubjax.pytree import unpack
+from ubjax.pytree import Layout
 from ubjax.saving import Saving
 from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
@@ -92,6 +92,7 @@ class Engine(Saving, Generates):
         self._step = Step(model, self.caches)
         self._kv_dtype = config.kv_dtype
         self._control = jax.devices("cpu")[0]
+        self._layouts: dict[int, Layout] = {}  # of what a plan hands to the host, by the batch's capacity
         self.clear()
 
     def clear(self) -> None:
@@ -159,30 +160,44 @@ class Engine(Saving, Generates):
                 raise self._no_slot(status, batch, left)
             raise_if_error(status)
         self._grow(n_kv)
+        last = prepared.cells
         if rotate or n_copies:
             self._update(int(n_copies), bool(rotate))
-        ids = [plan.order[plan.offset[k] : plan.offset[k + 1]] for k in range(int(plan.n_ubatches))]
-        out_ids = [rows[batch.output[rows]] for rows in ids]
-        buffers = []
-        for k, rows in enumerate(ids):
+            last = caches.settle(last)
+        cells, n, buffers, out_ids = self._cells, int(plan.n_ubatches), [], []
+        for k in range(n):
+            rows = plan.order[plan.offset[k] : plan.offset[k + 1]]
+            out_ids.append(rows[batch.output[rows]])
             bucket = self.buckets.ubatch(
                 n_tokens=len(rows),
                 n_seqs=int(plan.n_seqs[k]),
                 n_outputs=len(out_ids[k]),
                 equal_seqs=bool(plan.equal_seqs),
             )
-            buffers.append(self._run(prepared, batch, k, bucket))
+            at = (batch, prepared.plan, prepared.slot, np.int32(k))
+            before, cells = cells, last if k == n - 1 else advance(cells, *at, self.caches)
+            staged = stage(cells, *at, bucket, self.caches)
+            if k:
+                self._finish(buffers[-1], before)
+            buffers.append(self._launch(staged))
             self._count(bucket, len(rows), len(out_ids[k]))
+        # While the last step runs: what is left to do, and what is not needed any more.
+        outputs = Outputs(buffers, out_ids, int(batch.n_tokens))
         self.usage.decodes += 1
-        return Outputs(buffers, out_ids, int(batch.n_tokens))
+        del batch, prepared, plan, status, before, at, staged, rows
+        self._finish(buffers[-1], cells)
+        return outputs
 
     def _plan(self, batch: Batch) -> tuple[Prepared, Any]:
         """The prepared batch, and what the host needs of it."""
         prepared, packed = plan_decode(
             batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.caches, self.n_ubatch
         )
-        wanted = (prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING)
-        return prepared, unpack(np.asarray(packed), wanted)
+        layout = self._layouts.get(batch.capacity)
+        if layout is None:
+            layout = Layout((prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING))
+            self._layouts[batch.capacity] = layout
+        return prepared, layout.unpack(np.asarray(packed))
 
     def _fitted(self, batch: Any) -> Batch:
         """The batch on the host at a capacity of the ladder; sizes outside it are refused here."""
@@ -194,20 +209,25 @@ class Engine(Saving, Generates):
             raise refusal(Reason.BATCH_TOO_LARGE, where=-1, found=n, needed=n_batch)
         return batch.with_capacity(self.buckets.capacity.pick(n))
 
-    def _run(self, prepared: Prepared, batch: Batch, k: int, bucket: Bucket) -> jax.Array:
-        """Stage and step ubatch k; the cells advance only when the step is known to have run."""
-        staged = stage(self._cells, batch, prepared.plan, prepared.slot, np.int32(k), bucket, self.caches)
+    def _launch(self, staged: Staged) -> jax.Array:
+        """Start a step: K/V is the one that it will have written, the cells are those without its ubatch."""
         try:
-            logits, kv = self._step(self._kv, staged)
-            # One program wrote all of K/V: its arrays are ready, or lost, together.
-            jax.tree.leaves(kv)[0].block_until_ready()
-        except BaseException as error:  # an interrupt too leaves K/V half way
+            logits, self._kv = self._step(self._kv, staged)
+        except BaseException as error:  # an interrupt too may leave K/V half way
             failure = self._lost() or self._cut_back(staged)
             if isinstance(error, Exception):
                 raise failure from error
             raise
-        self._cells, self._kv = staged.cells, kv
         return logits
+
+    def _finish(self, logits: jax.Array, cells: AllCells) -> None:
+        """Wait for the step of these logits; only now, when it is known to have run, do the cells advance."""
+        try:
+            logits.block_until_ready()  # the results of one program are ready, or lost, together
+        except Exception as error:
+            self.clear()
+            raise refusal(Reason.LOST, where=-1, found=0, needed=0) from error
+        self._cells = cells
 
     def _cut_back(self, staged: Staged) -> DecodeError:
         """Undo a failed step: its ubatch never happened, earlier ones stay."""

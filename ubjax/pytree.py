@@ -7,6 +7,8 @@ put anything (tracers, shape structs, sentinels) into the leaves without a type 
 
 import dataclasses
 import math
+import operator
+from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -34,9 +36,11 @@ def pytree(cls: T) -> T:
     leaves = tuple(f.name for f in fields if not f.metadata.get("static"))
     statics = tuple(f.name for f in fields if f.metadata.get("static"))
     keys = tuple(jax.tree_util.GetAttrKey(name) for name in leaves)
+    # Called for every node of every argument and result of a program: a loop over names takes three times as long.
+    leaves_of, statics_of = _getter(leaves), _getter(statics)
 
     def flatten(obj: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple(getattr(obj, n) for n in leaves), tuple(getattr(obj, n) for n in statics)
+        return leaves_of(obj), statics_of(obj)
 
     def flatten_with_keys(obj: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         children, aux = flatten(obj)
@@ -44,14 +48,20 @@ def pytree(cls: T) -> T:
 
     def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
         obj = object.__new__(cls)
-        for name, value in zip(leaves, children, strict=True):
-            object.__setattr__(obj, name, value)
-        for name, value in zip(statics, aux, strict=True):
-            object.__setattr__(obj, name, value)
+        fields = vars(obj)
+        fields.update(zip(leaves, children, strict=True))
+        fields.update(zip(statics, aux, strict=True))
         return obj
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives the attributes of these names as a tuple."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda obj: tuple(getattr(obj, name) for name in names)
 
 
 def at_hand(tree: Any) -> bool:
@@ -75,13 +85,24 @@ def pack(tree: Any) -> jax.Array:
     return jnp.concatenate([jnp.ravel(jnp.asarray(x)).astype(jnp.int32) for x in jax.tree.leaves(tree)])
 
 
-def unpack(vector: np.ndarray, like: Any) -> Any:
-    """The tree that was packed, as views of the vector; `like` gives its structure, shapes and dtypes (not read)."""
-    leaves, structure = jax.tree.flatten(like)
-    parts, start = [], 0
-    for leaf in leaves:
-        shape, end = leaf.shape, start + math.prod(leaf.shape)
-        part = vector[start] if shape == () else vector[start:end].reshape(shape)
-        parts.append(part if leaf.dtype == np.int32 else part.astype(leaf.dtype))
-        start = end
-    return jax.tree.unflatten(structure, parts)
+class Layout:
+    """Where `pack` puts the leaves of a tree; `like` gives its structure, shapes and dtypes (not read).
+
+    Made once for a program's results: asking a dozen device arrays for their shapes takes longer than the rest.
+    """
+
+    def __init__(self, like: Any):
+        leaves, self._structure = jax.tree.flatten(like)
+        ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves]).tolist()
+        self._parts = [
+            (start, end, tuple(leaf.shape), None if leaf.dtype == np.int32 else np.dtype(leaf.dtype))
+            for start, end, leaf in zip([0, *ends], ends, leaves, strict=False)
+        ]
+
+    def unpack(self, vector: np.ndarray) -> Any:
+        """The tree that was packed, as views of the vector."""
+        parts = []
+        for start, end, shape, dtype in self._parts:
+            part = vector[start:end].reshape(shape) if shape else vector[start]
+            parts.append(part if dtype is None else part.astype(dtype))
+        return jax.tree.unflatten(self._structure, parts)

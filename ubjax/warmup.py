@@ -21,7 +21,7 @@ from ubjax.analysis import CompileCount, count_compilations
 from ubjax.batch import Batch
 from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
 from ubjax.config import BatchConfig
-from ubjax.control import plan_decode, stage
+from ubjax.control import advance, plan_decode, stage, stage_rows
 from ubjax.generate import sampling_programs
 from ubjax.memory import caches, ops
 from ubjax.memory.caches import AllCells, Caches
@@ -54,6 +54,7 @@ class EnginePrograms:
         yield from self._of_cells()
         for capacity in self.buckets.capacity.sizes:
             yield _program(plan_decode, f"batch {capacity}", lambda n=capacity: self._plan_arguments(n))
+            yield _program(advance, f"batch {capacity}", lambda n=capacity: self._advance_arguments(n))
         yield from self._of_kv()
         sizes = defaultdict(list)
         for bucket, n_kv in self.buckets.shapes():
@@ -61,7 +62,9 @@ class EnginePrograms:
         for bucket, pairs in itertools.groupby(self.buckets.staged(), key=lambda pair: pair[1]):
             for n, _ in pairs:
                 shape = f"{shape_name(bucket)}|batch {n}"
-                yield _program(stage, shape, lambda n=n, b=bucket: self._stage_arguments(n, b))
+                yield _program(
+                    stage_rows, shape, lambda n=n, b=bucket: (*self._ubatch_arguments(n), b, self.caches)
+                )
             for n_kv in sizes[bucket]:
                 shape = shape_name(bucket, n_kv)
                 yield _program(self.step.program, shape, lambda n=n_kv, b=bucket: self._step_arguments(n, b))
@@ -120,13 +123,18 @@ class EnginePrograms:
         sizes = self.batch_config, self.caches, self.n_ubatch
         return (self._batch(capacity), self._cells, NUMBER, *sizes)
 
-    def _stage_arguments(self, capacity: int, bucket: Bucket) -> tuple[Any, ...]:
+    def _ubatch_arguments(self, capacity: int) -> tuple[Any, ...]:
+        """A batch, its plan and slots, and the number of a ubatch."""
         prepared, _ = plan_decode.eval_shape(*self._plan_arguments(capacity))
         plan, slot = device_shapes((prepared.plan, prepared.slot), self.control)
-        return self._cells, self._batch(capacity), plan, slot, NUMBER, bucket, self.caches
+        return self._batch(capacity), plan, slot, NUMBER
+
+    def _advance_arguments(self, capacity: int) -> tuple[Any, ...]:
+        return self._cells, *self._ubatch_arguments(capacity), self.caches
 
     def _step_arguments(self, n_kv: tuple[int, ...], bucket: Bucket) -> tuple[Any, ...]:
-        staged = stage.eval_shape(*self._stage_arguments(self.buckets.capacity.top, bucket))
+        staged_in = functools.partial(stage, bucket=bucket, caches=self.caches)
+        staged = jax.eval_shape(staged_in, self._cells, *self._ubatch_arguments(self.buckets.capacity.top))
         leaves, staged = device_shapes((self.step.leaves, staged), self.step.device)
         return leaves, self._kv(n_kv), staged
 

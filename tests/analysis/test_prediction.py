@@ -18,7 +18,7 @@ from ubjax.analysis.padding import account_padding
 from ubjax.analysis.shapes import count_shapes, count_ubatches
 from ubjax.analysis.sweep import measure
 from ubjax.buckets import Bucket, Buckets, pick_outputs, shape_name
-from ubjax.control import stage
+from ubjax.control import advance, stage
 from ubjax.memory import caches
 from ubjax.memory.init_batch import init_batch
 from ubjax.step import Step
@@ -103,9 +103,9 @@ def run_whole_prompts(engine, step, buckets, traffic):
         for k in range(int(prepared.plan.n_ubatches)):
             n = int(prepared.plan.offset[k + 1] - prepared.plan.offset[k])
             bucket = buckets.ubatch(n_tokens=n, n_seqs=1, n_outputs=n, equal_seqs=True)
-            staged = stage(cells, batch, prepared.plan, prepared.slot, np.int32(k), bucket, engine.caches)
-            _, kv = step(kv, staged)
-            cells = staged.cells
+            at = (batch, prepared.plan, prepared.slot, np.int32(k))
+            cells = advance(cells, *at, engine.caches)
+            _, kv = step(kv, stage(cells, *at, bucket, engine.caches))
             ran[shape_name(bucket, (N_CELLS,))] += 1
     return ran
 
