@@ -224,9 +224,11 @@ class Engine(Saving, Generates):
         """Wait for the step of these logits; only now, when it is known to have run, do the cells advance."""
         try:
             logits.block_until_ready()  # the results of one program are ready, or lost, together
-        except Exception as error:
+        except BaseException as error:  # an interrupt too: cells of a window may have been overwritten
             self.clear()
-            raise refusal(Reason.LOST, where=-1, found=0, needed=0) from error
+            if isinstance(error, Exception):
+                raise refusal(Reason.LOST, where=-1, found=0, needed=0) from error
+            raise
         self._cells = cells
 
     def _cut_back(self, staged: Staged) -> DecodeError:
