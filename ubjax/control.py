@@ -21,7 +21,7 @@ from ubjax.memory.slots import apply_slot
 from ubjax.pytree import pack, pytree
 from ubjax.ragged import first_seq
 from ubjax.split.plan import SplitPlan
-from ubjax.typing import I32, Array, Int32
+from ubjax.typing import I32, Array, Int32, Scalar
 from ubjax.ubatch import Ubatch, take_ubatch
 from ubjax.validate import validate
 
@@ -75,7 +75,7 @@ def stage(
     batch: Batch,
     plan: SplitPlan,
     slot: tuple[Int32[Array, " T"], ...],
-    k: I32,
+    k: Scalar,
     bucket: Bucket,
     caches: Caches,
 ) -> Staged:
