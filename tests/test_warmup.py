@@ -89,6 +89,9 @@ def test_generation_and_sequence_operations_compile_nothing(kv_unified):
         engine.clear()
         prompts = [TOKENS[0][:6], TOKENS[1][:3], TOKENS[0][:2]]  # the third one has to wait for a sequence
         results = engine.generate(prompts, max_tokens=4, n=2 if kv_unified else 1)
+        beyond = engine.generate(TOKENS[0][:6], max_tokens=9, context_shift=True)
+        full = engine.generate(TOKENS[0][:6], max_tokens=9)
+        assert (beyond.finish_reason, full.finish_reason) == ("length", "context")
         engine.decode(engine.batch(TOKENS[0][:3] + TOKENS[1][:2], seq_id=[0] * 3 + [1] * 2))
         engine.rm(0, 2)
         engine.keep(1)
