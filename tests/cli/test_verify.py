@@ -58,7 +58,11 @@ def test_a_wrong_answer_is_found(few, capsys):
         ("a.json", b"[5]", "holds no golden answers"),
         ("a.jsonl", b"null", "holds no golden answers"),
         ("a.json", b'{"scenarios": []}', "is no golden file: KeyError 'model'"),
-        ("a.json", b'{"scenarios": [], "model": "x.gguf"}', "the scenarios are of 'x.gguf', one of smollm2-f32.gguf"),
+        (
+            "a.json",
+            b'{"scenarios": [], "model": "x.gguf"}',
+            "the scenarios are of 'x.gguf', one of smollm2-f32.gguf",
+        ),
         ("a.jsonl", b'{"splits": []}', "is no golden file: KeyError"),
         ("a.jsonl", b'{"ops": []}', "is no golden file: KeyError"),
         ("a.json", b"[" * 100_000, "is no golden file"),
