@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from ubjax import Batch, BatchConfig
 from ubjax.host_batch import on_host
@@ -19,8 +20,9 @@ def test_rows_are_ordered_by_the_smallest_sequence_of_each_set():
         np.testing.assert_array_equal(getattr(on_host(shuffled), name), getattr(batch, name))
 
 
-def test_every_sequence_is_found_in_its_word():
-    ids = np.random.default_rng(0).permutation(256)
-    config = dataclasses.replace(CONFIG, n_batch=256)
-    batch = Batch.from_arrays(np.zeros(256, np.int32), seq_id=ids, config=config)
+@pytest.mark.parametrize("n_seqs", [32, 33, 256])
+def test_every_sequence_is_found_in_its_word(n_seqs: int):
+    ids = np.random.default_rng(0).permutation(n_seqs)
+    config = dataclasses.replace(CONFIG, n_batch=n_seqs, n_seq_max=n_seqs)
+    batch = Batch.from_arrays(np.zeros(n_seqs, np.int32), seq_id=ids, config=config)
     assert on_host(batch).order.tolist() == np.argsort(ids).tolist()

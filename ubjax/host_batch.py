@@ -61,7 +61,9 @@ def _leaf(name: str, value: Any, dtype: Any) -> np.ndarray:
 
 def first_seq(seq: np.ndarray) -> np.ndarray:
     """The smallest sequence id of each set."""
-    word = np.argmax(seq != 0, axis=1)
-    bits = seq[np.arange(len(seq)), word]
+    # Up to 32 sequences are one word: a decode of them is short, and what it touches first costs most of its time.
+    one = seq.shape[1] == 1
+    word = np.int32(0) if one else np.argmax(seq != 0, axis=1).astype(np.int32)
+    bits = seq[:, 0] if one else seq[np.arange(len(seq)), word]
     below = (bits & (~bits + np.uint32(1))) - np.uint32(1)  # ones below the lowest bit
-    return word.astype(np.int32) * 32 + np.bitwise_count(below)
+    return word * 32 + np.bitwise_count(below)
