@@ -72,12 +72,17 @@ class Prefixes(Sequences, abc.ABC):
         seq = empty[0] if empty else next(seq for seq in self._kept if seq in free)
         if not empty:
             self.rm(seq)
-        if donor is not None and self.memory.unified:
-            self.cp(donor, seq, 0, n)
-        elif donor is not None:
-            self.cp(donor, seq)
-            self._cut(seq, n)
+        if donor is not None:
+            self.start_from(donor, seq, n)
         return seq, n
+
+    def start_from(self, src: Whole, dst: Whole, n: Whole) -> None:
+        """Let an empty sequence hold the first n tokens of another: the same cells, or a copy with streams."""
+        if self.memory.unified:
+            self.cp(src, dst, 0, n)
+        else:  # whole streams are copied
+            self.cp(src, dst)
+            self._cut(int(dst), int(n))
 
     def _cut(self, seq: int, n: int) -> None:
         """Let a sequence hold its first n tokens, and no longer be kept."""

@@ -100,6 +100,6 @@ class Decodes(Protocol):
         """Keep a finished sequence with its tokens."""
         ...
 
-    def cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
-        """Let a sequence share the cells of another."""
+    def start_from(self, src: int, dst: int, n: int) -> None:
+        """Let an empty sequence hold the first n tokens of another."""
         ...

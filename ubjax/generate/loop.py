@@ -135,7 +135,7 @@ class Loop:
             ]  # those that were dropped count for the penalties
             self._sampler.start(run.sequence, run.request.sampling, run.output, ids)
         for donor, run in self.schedule.share(self._engine.can_resume):
-            self._engine.cp(donor.sequence, run.sequence, 0, run.cached)
+            self._engine.start_from(donor.sequence, run.sequence, run.cached)
 
     def _decode(self, parts: Sequence[Part]) -> tuple[Sequence[Part], Outputs | None]:
         """The parts that the cache took, with their outputs; none at all when not even one row has a cell."""

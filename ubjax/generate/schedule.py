@@ -21,7 +21,7 @@ class Run:
 
     index: of the prompt. output: its number among the outputs of the prompt. seq: its sequence, None while it
     waits. n_prefill: ids at the time it was admitted, so that cached < n_prefill while it has nothing to say.
-    n_dropped: ids that context shifts have taken out of `ids`. alone: no cells of another output are to be shared.
+    n_dropped: ids that context shifts have taken out of `ids`. alone: nothing is to be taken over from another output.
     """
 
     index: int
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def n_shared(self) -> int:
-        """Prompt tokens whose cells the outputs of a prompt share: all but the last, which gives the logits."""
+        """Prompt tokens that the outputs of a prompt compute once: all but the last, which gives the logits."""
         return len(self.request.ids) - 1
 
 
@@ -102,7 +102,7 @@ class Schedule:
 
     n_batch: tokens of a batch. n_ubatch: a batch takes as many prompt tokens as one ubatch has room for beside
     the running rows, unless max_prompt_tokens says how many. shared: the cells are those of one stream, so
-    that outputs of a prompt can share them, prompts can share a ubatch, and admission has to count cells.
+    that prompts can share a ubatch, and admission has to count cells.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class Schedule:
         return run.pending - (run.n_shared if not run.cached and self._donor(run) else 0)
 
     def _donor(self, run: Run) -> Run | None:
-        """An older running output of the same prompt, whose cells the run can share; both still begin with it."""
-        if not self._shared or not run.n_shared or run.alone or run.n_dropped:
+        """An older running output of the same prompt, whose cells the run can take over; both still begin with it."""
+        if not run.n_shared or run.alone or run.n_dropped:
             return None
         same = (r for r in self.running if r.index == run.index and r.output < run.output)
         return next((r for r in same if not r.n_dropped), None)
