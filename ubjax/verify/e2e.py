@@ -21,18 +21,32 @@ from ubjax.verify.report import Report
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The model of a file: its package, and what a logit and a log-sum-exp may differ by."""
+    """The model of a file: its package, and what a logit and a log-sum-exp may differ by.
+
+    lse_off: rows whose recorded log-sum-exp is itself further from the exact one than that, with exact - recorded.
+    """
 
     package: str
     logit: float
     lse: float
+    lse_off: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-# By the name in the file. Gemma's bounds are wide as llama.cpp reads GELU from a table in half precision: transformers
-# in float64 on the same weights is as far from its answers (log-sum-exp 5.8e-3 at most) as this library is.
+# By the name in the file. Gemma's bounds are wide as llama.cpp reads GELU from a table in half precision. The exact
+# log-sum-exps are those of transformers in float64 on the same weights.
 MODELS = {
     "smollm2-f32.gguf": Model("smollm2", 5e-4, 2e-4),
-    "gemma3-f32.gguf": Model("gemma3", 1.5e-2, 6e-3),
+    "gemma3-f32.gguf": Model(
+        "gemma3",
+        1.5e-2,
+        5e-3,
+        {
+            "ragged4_unified op 6 row 2": 5.091e-3,
+            "ragged4_streams op 5 row 2": -5.840e-3,
+            "cp_rm_keep_unified op 3 row 1": 6.411e-3,
+            "cp_rm_keep_streams op 3 row 1": 6.411e-3,
+        },
+    ),
 }
 
 
@@ -90,7 +104,7 @@ def _check_row(outputs: Outputs, row: Mapping[str, Any], where: str, report: Rep
     logits = outputs.logits(row["i"])
     ids = [token for token, _ in row["top"]]
     top_error = float(np.max(np.abs(logits[ids] - np.asarray([value for _, value in row["top"]]))))
-    lse_error = abs(float(logsumexp(logits)) - row["lse"])
+    lse_error = abs(float(logsumexp(logits)) - (row["lse"] + bounds.lse_off.get(where, 0.0)))
     report.worst = max(report.worst, top_error)
     found = {
         "logits": "close" if top_error <= bounds.logit else top_error,
