@@ -119,9 +119,10 @@ class Engine(Saving, Generates):
         """Compile every program that batches of token ids, sequence operations and `generate` can need.
 
         From shapes alone, smallest first; nothing runs and the cache stays as it is. Afterwards they compile nothing,
-        but for what has shapes of its own: embedding rows, log-probabilities of further tokens (`logprobs` above 0)
-        and more than 16 logit biases. `on_program(program, i, n)` hears when the i-th of n is ready. Without a
-        warm-up each program is compiled when it is first needed.
+        but for what has shapes of its own: embedding rows, log-probabilities of further tokens (`logprobs` above 0),
+        more than 16 logit biases, states that are saved or loaded, and the memory report.
+        `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up each program is compiled when
+        it is first needed.
         """
         sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "control": self._control}
         programs = EnginePrograms(self._step, self.buckets, self.batch_config, self.caches, **sizes)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.cli.tiny_model import write_tiny_model
 from ubjax import Engine, EngineConfig, load_model
-from ubjax.cli import main
+from ubjax.cli import main, run
+from ubjax.generate.stream import Stream
 
 
 @pytest.fixture
@@ -121,6 +122,42 @@ BAD = [
 ]
 
 
+BEFORE_LOADING = [
+    (["cab", "-n", "0"], "max_tokens is 0, at least 1 is needed"),
+    (["cab", "--n", "-5"], "n is -5, at least 1 is needed"),
+    (["cab", "--stop", ""], "a stop string has 0 characters"),
+    (["cab", "-o", "/nonexistent/a.jsonl"], "--output /nonexistent/a.jsonl: there is no folder /nonexistent"),
+    (["cab", "-o", "."], "--output . is a folder, a file is needed"),
+    (["cab", "--prompt-cache", "/nonexistent/a"], "--prompt-cache /nonexistent/a: there is no folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BEFORE_LOADING)
+def test_what_can_be_said_before_loading_is(monkeypatch, arguments, words, capfd):
+    monkeypatch.setattr(run, "load_engine", lambda args: pytest.fail("the model was loaded"))
+    assert main(["run", "no-model", *arguments]) == 2
+    assert words in capfd.readouterr().err
+
+
+def test_an_interrupt_leaves_what_has_ended(model, tmp_path, monkeypatch, capfd):
+    step, path = Stream.__next__, tmp_path / "out.jsonl"
+    ended = []
+
+    def after_one(stream):
+        if ended:
+            raise KeyboardInterrupt
+        piece = step(stream)
+        ended.extend([piece] * (piece.finish_reason is not None))
+        return piece
+
+    monkeypatch.setattr(Stream, "__next__", after_one)
+    sizes = ["-c", "256", "-n", "3", "--n-seq-max", "2", "--kv-unified"]
+    assert main(["run", model, "cab", "abba", "--raw", "-o", str(path), *sizes]) == 130
+    assert "ubjax run: interrupted" in capfd.readouterr().err
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert row["prompt"] in ("cab", "abba") and row["finish_reason"] and row["text"]
+
+
 @pytest.mark.parametrize(("arguments", "words"), BAD)
 def test_bad_arguments_give_one_line(model, arguments, words, capfd):
     assert main(["run", model, *arguments]) == 2
@@ -134,6 +171,7 @@ def test_bad_arguments_give_one_line(model, arguments, words, capfd):
     ("data", "words"),
     [
         (b'{"prompt": 5}', "line 1 has the prompt 5, a text is needed"),
+        (b'{"promt": "a", "id": 1}', "line 1 has no entry prompt, found: promt, id"),
         (b'"a"\n[1]', "line 2 has the prompt [1], a text"),
         (b"{", "line 1 is no JSON"),
         (b"[" * 100_000, "line 1 is no JSON"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.generate.engines import same, shared
+from tests.generate.engines import same, shared, streams
 from tests.tiny import state, unchanged
 from ubjax.generate import Sampling
 
@@ -13,7 +13,7 @@ def test_a_prompt_that_is_wrong_is_refused_alone():
     found = shared().generate([[1, 2], too_long, [], [1, 61], "a\nb", "abc"], max_tokens=3)
     assert [result.finish_reason for result in found] == ["length", *["refused"] * 4, "length"]
     assert [result.error for result in found[1:4]] == [
-        "the prompt has 97 tokens, the context holds 96 of one sequence",
+        "the prompt has 97 tokens, the context holds 96 of one sequence; a larger n_ctx is needed",
         "the prompt has 0 tokens, at least 1 is needed",
         "token 1 has id 61, an id in [0, 61) is needed",
     ]
@@ -44,6 +44,13 @@ def test_refusals_before_any_work(prompt, arguments, words):
     with pytest.raises(ValueError, match=words):
         shared().generate(prompt, **arguments)
     assert shared().usage.decodes == decodes
+
+
+def test_streams_say_that_they_divide_the_context():
+    with pytest.raises(
+        ValueError, match=r"holds 48 of one .* n_ctx is needed \(it is divided among 4 sequences"
+    ):
+        streams().generate([1] * 49)
 
 
 def test_an_unknown_argument_is_no_silent_wish():

@@ -29,4 +29,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ubjax {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print(f"ubjax {args.command}: interrupted", file=sys.stderr)
         return 130

@@ -10,10 +10,13 @@ from typing import Any
 from ubjax.analysis.ladder_kinds import parse_ladder
 from ubjax.cli.progress import Progress
 from ubjax.cli.prompt_cache import PromptCache
+from ubjax.cli.result_file import ResultFile
+from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import KV_DTYPES, EngineConfig
 from ubjax.engine import Engine
 from ubjax.generate import Generation, Sampling
+from ubjax.generate.request import Request
 from ubjax.ladders import RectangleLadder
 from ubjax.loaders import Tokenizer, load_model
 
@@ -38,7 +41,10 @@ def add_parser(commands: Any) -> None:
         "prompt", metavar="PROMPT", nargs="*", help="texts to answer, or to continue with --raw"
     )
     parser.add_argument(
-        "-f", "--file", type=Path, help="more prompts: one a line, or JSONL of strings or {prompt: ...}"
+        "-f",
+        "--file",
+        type=Path,
+        help="more prompts, one a line; in .jsonl a string, or an object of whose entries only prompt is read",
     )
     parser.add_argument(
         "--raw", action="store_true", help="continue the text as it is, without the chat template"
@@ -54,7 +60,9 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="skip what the prompt shares with the last one, whose state is in this file; then keep this one's there",
     )
-    parser.add_argument("-o", "--output", type=Path, help="write the results to this file as JSONL")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="write the results to this file as JSONL, each as it comes"
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON on stdout")
     parser.set_defaults(execute=execute)
 
@@ -130,7 +138,16 @@ def _rows(text: str, config: EngineConfig, n_ctx: int) -> RectangleLadder:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, generate, report."""
-    sampling = sampling_of(args)
+    options: dict[str, Any] = {
+        "max_tokens": args.max_tokens,
+        "sampling": sampling_of(args),
+        "stop": args.stop,
+        "n": args.n,
+    }
+    Request(
+        ids=(), **options | {"stop": tuple(args.stop)}
+    )  # what is wrong with these is said before any work
+    check_outputs({"--output": args.output, "--prompt-cache": args.prompt_cache})
     prompts = args.prompt + (read_prompts(args.file) if args.file else [])
     if not prompts:
         raise ValueError("there are 0 prompts, at least 1 (an argument, or a line of --file) is needed")
@@ -139,23 +156,28 @@ def execute(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--prompt-cache takes one prompt and one output of it, found {len(prompts)} and {args.n}"
         )
+    with ResultFile(args.output) as file:
+        results = _generate(args, prompts, options, file)
+    _report(args, prompts, results)
+    return 0
+
+
+def _generate(
+    args: argparse.Namespace, prompts: list[str], options: dict[str, Any], file: ResultFile
+) -> list[Generation]:
     engine, tokenizer = load_engine(args)
     chat = tokenizer.chat_template is not None and not args.raw
     if args.system is not None and not chat:
         raise ValueError("--system needs the chat template: the file has none, or --raw was given")
     ids = [_chat_ids(tokenizer, p, args.system) if chat else tokenizer.encode(p) for p in prompts]
-    if alone and not chat:
-        print(prompts[0], end="", flush=True)
-    options: dict[str, Any] = {
-        "max_tokens": args.max_tokens,
-        "sampling": sampling,
-        "stop": args.stop,
-        "n": args.n,
-    }
-    path = args.prompt_cache
-    results = _alone(engine, ids[0], path, options) if alone else _many(engine, ids, prompts, options)
-    _report(args, prompts, results)
-    return 0
+    if len(prompts) > 1 or args.n > 1:
+        results = _many(engine, ids, prompts, options, file)
+    else:
+        if not chat:
+            print(prompts[0], end="", flush=True)
+        results = _alone(engine, ids[0], args.prompt_cache, options)
+    file.finish(_rows_of(prompts, results))
+    return results
 
 
 def _alone(engine: Engine, ids: list[int], path: Path | None, options: dict[str, Any]) -> list[Generation]:
@@ -187,7 +209,9 @@ def read_prompts(path: Path) -> list[str]:
             value = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path} line {number} is no JSON: {error}") from None
-        prompt = value.get("prompt") if isinstance(value, dict) else value
+        if isinstance(value, dict) and "prompt" not in value:
+            raise ValueError(f"{path} line {number} has no entry prompt, found: {', '.join(value) or 'none'}")
+        prompt = value["prompt"] if isinstance(value, dict) else value
         if not isinstance(prompt, str):
             raise ValueError(f"{path} line {number} has the prompt {prompt!r}, a text is needed")
         prompts.append(prompt)
@@ -200,14 +224,15 @@ def _chat_ids(tokenizer: Tokenizer, prompt: str, system: str | None) -> list[int
 
 
 def _many(
-    engine: Engine, ids: list[list[int]], prompts: list[str], options: dict[str, Any]
+    engine: Engine, ids: list[list[int]], prompts: list[str], options: dict[str, Any], file: ResultFile
 ) -> list[Generation]:
-    """All prompts together, a line on stderr as each output ends; then their texts."""
+    """All prompts together, a line on stderr and one in the file as each output ends; then their texts."""
     total, done = len(ids) * options["n"], 0
     with engine.stream(ids, **options) as pieces:
         for piece in pieces:
             if piece.finish_reason:
                 done += 1
+                file.add(_row(prompts[piece.index], pieces.generation(piece.index, piece.output)))
                 end = "\r" if sys.stderr.isatty() and done < total else "\n"
                 print(f"{done} of {total} outputs", end=end, file=sys.stderr, flush=True)
         results = pieces.results
@@ -217,25 +242,19 @@ def _many(
     return results
 
 
+def _rows_of(prompts: list[str], results: list[Generation]) -> list[dict[str, Any]]:
+    """A row for every output, in the order of the prompts."""
+    pairs = zip(prompts, results, strict=True)
+    return [_row(prompt, output) for prompt, result in pairs for output in (result, *result.others)]
+
+
 def _report(args: argparse.Namespace, prompts: list[str], results: list[Generation]) -> None:
-    rows = [
-        _row(prompt, output)
-        for prompt, result in zip(prompts, results, strict=True)
-        for output in (result, *result.others)
-    ]
-    if args.output:
-        try:
-            args.output.write_text(
-                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8"
-            )
-        except OSError as error:
-            raise ValueError(f"{args.output} can't be written: {error.strerror}") from None
     print(f"\n{results[0].report}", file=sys.stderr)
     if args.json:
         report = results[0].report
         summary = {
             "prompts": len(prompts),
-            "outputs": rows,
+            "outputs": _rows_of(prompts, results),
             "ubatches": report.usage.ubatches,
             "buckets": dict(report.usage.buckets),
             "padded_share": report.usage.padded_share,

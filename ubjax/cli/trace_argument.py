@@ -35,5 +35,7 @@ def check_outputs(paths: dict[str, Path | None]) -> None:
     for option, path in paths.items():
         if path is not None and not path.absolute().parent.is_dir():
             raise ValueError(f"{option} {path}: there is no folder {path.absolute().parent}")
+        if path is not None and path.is_dir():
+            raise ValueError(f"{option} {path} is a folder, a file is needed")
     if paths.get("--png") is not None and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--png needs matplotlib: pip install matplotlib")

@@ -133,7 +133,12 @@ def _check_ids(engine: Decodes, ids: tuple[int, ...]) -> None:
         raise ValueError("the prompt has 0 tokens, at least 1 is needed")
     if len(ids) > room:
         taken = f" ({n_cells - room} of {n_cells} cells are taken)" if room < n_cells else ""
-        raise ValueError(f"the prompt has {len(ids)} tokens, the context holds {room} of one sequence{taken}")
+        divided = engine.memory.n_streams
+        way = f" (it is divided among {divided} sequences, unless kv_unified)" if divided > 1 else ""
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, the context holds {room} of one sequence"
+            f"{taken or '; a larger n_ctx is needed' + way}"
+        )
     for i, token in enumerate(ids):
         if not 0 <= token < n_vocab:
             raise ValueError(f"token {i} has id {token}, an id in [0, {n_vocab}) is needed")

@@ -52,6 +52,7 @@ class Report:
 
     def __str__(self) -> str:
         again = f", {self.n_preempted} preempted" if self.n_preempted else ""
+        again += " (with the time of compiling)" if self.compilations.total else ""
         return (
             f"{self.n_prompt} prompt tokens, {self.prompt_rate:.1f} tokens/s; {self.n_generated} generated, "
             f"{self.decode_rate:.1f} tokens/s{again}\n{self.usage}\n{self.compilations}"

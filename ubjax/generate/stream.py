@@ -106,6 +106,13 @@ class Stream:
             for k, request in enumerate(self._requests)
         ]
 
+    def generation(self, index: int, number: int = 0) -> Generation:
+        """Output `number` of a prompt, without the others. ValueError for one that is unknown or has not ended."""
+        output = self._outputs.get((index, number))
+        if output is None or output.transcript.reason is None:
+            raise ValueError(f"output {number} of prompt {index} is unknown, or has not ended")
+        return self._generation(index, number)
+
     def _generation(self, index: int, number: int, others: tuple[Generation, ...] = ()) -> Generation:
         output = self._outputs[index, number]
         run, transcript = output.run, output.transcript
