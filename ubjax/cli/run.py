@@ -144,9 +144,8 @@ def execute(args: argparse.Namespace) -> int:
         "stop": args.stop,
         "n": args.n,
     }
-    Request(
-        ids=(), **options | {"stop": tuple(args.stop)}
-    )  # what is wrong with these is said before any work
+    # What is wrong with these is said before any work.
+    Request(ids=(), max_tokens=args.max_tokens, n=args.n, stop=tuple(args.stop))
     check_outputs({"--output": args.output, "--prompt-cache": args.prompt_cache})
     prompts = args.prompt + (read_prompts(args.file) if args.file else [])
     if not prompts:
