@@ -40,15 +40,20 @@ def cell_access(staged: Staged, n_kv: tuple[int, ...], caches: Caches) -> tuple[
     )
 
 
-@functools.cache
-def step_program(graphdef: nnx.GraphDef[Decoder], treedef: Any, caches: Caches) -> Callable[..., Any]:
-    """The jitted step of all models with this structure: (leaves, kv, staged) -> (logits [O, V], kv); kv is donated."""
+def model_step(graphdef: nnx.GraphDef[Decoder], treedef: Any, caches: Caches) -> Callable[..., Any]:
+    """The step of all models with this structure, pure: (leaves, kv, staged) -> (logits [O, V], kv)."""
 
     def step(leaves: tuple[Array, ...], kv: AllKV, staged: Staged) -> tuple[jax.Array, AllKV]:
         model = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
         return model(staged.ubatch, kv, cell_access(staged, tuple(own.n_cells for own in kv), caches))
 
-    return jax.jit(step, donate_argnums=1)
+    return step
+
+
+@functools.cache
+def step_program(graphdef: nnx.GraphDef[Decoder], treedef: Any, caches: Caches) -> Callable[..., Any]:
+    """`model_step` jitted, one program for each bucket and size of K/V; kv is donated."""
+    return jax.jit(model_step(graphdef, treedef, caches), donate_argnums=1)
 
 
 @functools.cache
@@ -97,7 +102,7 @@ def zeros(config: DecoderConfig, caches: Caches, n_cells: tuple[int, ...], dtype
 class Step:
     """The step of one model over one memory, on the device of the model's weights.
 
-    `program(leaves, kv, staged)` is the jitted function, to be lowered or put into a larger program.
+    `pure(leaves, kv, staged)` is the function to put into a larger program, `program` the jitted one.
     """
 
     def __init__(self, model: Decoder, caches: Caches):
@@ -105,6 +110,7 @@ class Step:
         leaves, treedef = jax.tree.flatten(state)
         (self.device,) = leaves[0].devices()
         self.leaves = tuple(jax.device_put(leaves, self.device))
+        self.pure = model_step(graphdef, treedef, caches)
         self.program = step_program(graphdef, treedef, caches)
         self.updates = update_program(graphdef, treedef)
         self.caches, self.config = caches, model.config
