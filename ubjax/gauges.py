@@ -10,7 +10,6 @@ from ubjax.batch import Batch
 from ubjax.config import BatchConfig, MemoryConfig
 from ubjax.control import plan_decode
 from ubjax.host_batch import first_seq, on_host
-from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
 from ubjax.memory.kv import AllKV
 from ubjax.memory_report import MemoryReport, memory_report
@@ -42,10 +41,7 @@ class Gauges(Prefixes):
 
     def _without_kept(self) -> AllCells:
         """The cells once all kept sequences are given up, as a decode may do."""
-        cells = self._cells
-        for seq in self._kept:
-            cells = caches.rm(cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
-        return cells
+        return self._emptied(self._cells, self._kept)
 
     def _no_slot(self, status: Status, batch: Batch, cells: AllCells) -> NoSlotError:
         """The error of a batch that found no slot, not even in these cells: with what fits now, or that it never does.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ubjax.config import as_integer
-from ubjax.memory import caches
 from ubjax.sequences import Sequences
 from ubjax.typing import Whole
 
@@ -62,8 +61,10 @@ class Prefixes(Sequences, abc.ABC):
 
         The cells are those of the kept sequence that begins most alike, as far as its windows can go on there; the
         prompt's last token is always left to be computed. A kept sequence goes on itself where the prompt continues
-        all of it, or where no other sequence is empty; else its cells are copied.
+        all of it, or where no other sequence is empty; else its cells are copied. Raises ValueError when `free` is
+        empty, or names a sequence that holds tokens.
         """
+        self._check_free(free)
         donor, n = self._best(ids)
         empty = [seq for seq in free if seq not in self._kept]
         if donor is not None and donor in free and (len(self._kept[donor]) == n or not empty):
@@ -84,23 +85,22 @@ class Prefixes(Sequences, abc.ABC):
             self.cp(src, dst)
             self._cut(int(dst), int(n))
 
+    def _check_free(self, free: Sequence[int]) -> None:
+        if not len(free):
+            raise ValueError("no sequence is free: one that is empty or only kept is needed")
+        first, last = self._ranges()
+        for seq in map(self._known, free):
+            if last[seq] >= 0 and int(seq) not in self._kept:
+                raise ValueError(
+                    f"sequence {seq} holds positions {first[seq]} to {last[seq]}: a sequence that is empty or only "
+                    "kept is needed; nothing was changed"
+                )
+
     def _cut(self, seq: int, n: int) -> None:
         """Let a sequence hold its first n tokens, and no longer be kept."""
         if self.pos_max(seq) >= n:
             self.rm(seq, n)
         self._touched([seq])
-
-    def shift(self, seq_id: Whole, p0: Whole, p1: Whole) -> None:
-        """As `Sequences.shift`; kept sequences that share the cells to be moved are given up."""
-        seqs, start = self._set([seq_id]), np.int32(as_integer(p1, "p1"))
-        cells, kept = self._cells, self._kept.copy()
-        try:
-            while (other := int(caches.outsider(self._cells, seqs, start, np.int32(-1)))) in self._kept:
-                self.rm(other)
-            super().shift(seq_id, p0, p1)
-        except ValueError:
-            self._cells, self._kept = cells, kept
-            raise
 
     def _best(self, ids: Sequence[int]) -> tuple[int | None, int]:
         """The kept sequence that a prompt can start from, and how many tokens; (None, 0) when there is none."""
@@ -115,7 +115,11 @@ class Prefixes(Sequences, abc.ABC):
         """Give up the cells of the oldest kept sequence."""
         seq = next(iter(self._kept))
         del self._kept[seq]
-        self._cells = caches.rm(self._cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
+        self._cells = self._emptied(self._cells, [seq])
+
+    def _kept_within(self, p0: int, p1: int) -> list[int]:
+        low = max(p0, 0)  # a kept sequence holds one cell for each of its tokens
+        return [seq for seq, ids in self._kept.items() if low < (len(ids) if p1 < 0 else min(p1, len(ids)))]
 
     def _touched(self, seqs: Iterable[Whole]) -> None:
         for seq in seqs:

@@ -32,6 +32,10 @@ class Sequences(abc.ABC):
     def _touched(self, seqs: Iterable[Whole]) -> None:
         """Told which sequences no longer are what they were."""
 
+    @abc.abstractmethod
+    def _kept_within(self, p0: int, p1: int) -> list[int]:
+        """The sequences with positions in [p0, p1) that are only kept for prompts that begin alike: they make way."""
+
     def pos_min(self, seq_id: Whole) -> int:
         """The first position of a sequence that every layer still holds, -1 when the sequence is absent."""
         return int(self._ranges()[0][self._known(seq_id)])
@@ -73,13 +77,13 @@ class Sequences(abc.ABC):
     def rm(self, seq_id: Whole, p0: Whole = -1, p1: Whole = -1) -> None:
         """Drop a sequence (-1: every one) from the cells with positions in [p0, p1); negative bounds are open.
 
-        Refused where `can_remove` says so. K/V of a cache that is empty goes back to the smallest bucket, as on
-        `clear`.
+        Refused where `can_remove` says so. Of every sequence: kept ones with a position in the range are given up
+        whole. K/V of a cache that is empty goes back to the smallest bucket, as on `clear`.
         """
         self._change(
             self._removed(seq_id, p0, p1), f"positions [{p0}, {p1}) of sequence {seq_id} can't be removed"
         )
-        self._touched(range(self.memory.n_seq_max) if seq_id == -1 else [seq_id])
+        self._touched(self._kept_within(int(p0), int(p1)) if seq_id == -1 else [seq_id])
         if not np.any(np.asarray(self._cells[0].pos) >= 0):
             self.clear()  # an empty cache starts small again, so that equal work takes equal programs
 
@@ -110,18 +114,18 @@ class Sequences(abc.ABC):
 
         A token whose position falls below 0 is dropped. Cached keys are rotated to their new positions before the
         next decode. Refused with M-RoPE positions, for a cell that other sequences own too (it has one position),
-        and where a window can't go on at the new end.
+        and where a window can't go on at the new end. Kept sequences among those others are given up instead.
         """
         ids = list(seq_id) if isinstance(seq_id, Iterable) else [seq_id]
         seqs = self._set(ids)
         bounds, by = _range(p0, p1), np.int32(as_integer(delta, "delta"))
         what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be moved by {delta}"
-        self._check_movable(seqs, bounds, what)
+        cells, given_up = self._movable(seqs, bounds, what)
         last = max(int(self._ranges()[1][seq]) for seq in ids) if ids else -1
         if int(by) and last + int(by) > MAX_POS:
             raise ValueError(f"{what}: positions up to {MAX_POS} are possible; nothing was changed")
-        self._change(caches.add(self._cells, seqs, *bounds, by, self.caches), what)
-        self._touched(ids)
+        self._change(caches.add(cells, seqs, *bounds, by, self.caches), what)
+        self._touched([*ids, *given_up])
 
     def shift(self, seq_id: Whole, p0: Whole, p1: Whole) -> None:
         """Remove the positions [p0, p1) of a sequence and move those behind them down to p0; both or neither.
@@ -132,10 +136,11 @@ class Sequences(abc.ABC):
         what = f"positions of sequence {seq_id} can't be moved from {p1} down to {p0}"
         if not 0 <= start <= end:
             raise ValueError(f"{what}: 0 <= {p0} <= {p1} is needed; nothing was changed")
-        self._check_movable(seqs, (end, np.int32(-1)), what)
-        after = self._removed(seq_id, p0, p1) if start < end else self._cells
-        self._change(caches.add(after, seqs, end, np.int32(-1), np.int32(start - end), self.caches), what)
-        self._touched([seq_id])
+        cells, given_up = self._movable(seqs, (end, np.int32(-1)), what)
+        if start < end:
+            cells = caches.rm(cells, self._known(seq_id), start, end, self.caches)
+        self._change(caches.add(cells, seqs, end, np.int32(-1), np.int32(start - end), self.caches), what)
+        self._touched([seq_id, *given_up])
 
     def div(self, seq_id: Whole | Iterable[Whole], p0: Whole, p1: Whole, d: Whole) -> None:
         """Divide the positions in [p0, p1) of a sequence, or of several, by `d` (rounded down); otherwise as `add`."""
@@ -145,17 +150,19 @@ class Sequences(abc.ABC):
         what = f"positions [{p0}, {p1}) of sequence {seq_id} can't be divided by {d}"
         if by < 1:
             raise ValueError(f"{what}: a divisor of at least 1 is needed; nothing was changed")
-        self._check_movable(seqs, bounds, what)
-        self._change(caches.div(self._cells, seqs, *bounds, by, self.caches), what)
-        self._touched(ids)
+        cells, given_up = self._movable(seqs, bounds, what)
+        self._change(caches.div(cells, seqs, *bounds, by, self.caches), what)
+        self._touched([*ids, *given_up])
 
     # -- how they are checked
     # ------------------------------------------------------------------------------------------------------
 
     def _removed(self, seq_id: Whole, p0: Whole, p1: Whole) -> AllCells:
-        every = as_integer(seq_id, "the sequence") == -1
-        seq = np.int32(-1) if every else self._known(seq_id)
-        return caches.rm(self._cells, seq, *_range(p0, p1), self.caches)
+        bounds = _range(p0, p1)
+        if as_integer(seq_id, "the sequence") != -1:
+            return caches.rm(self._cells, self._known(seq_id), *bounds, self.caches)
+        cells = self._emptied(self._cells, self._kept_within(int(p0), int(p1)))
+        return caches.rm(cells, np.int32(-1), *bounds, self.caches)
 
     def _change(self, after: AllCells, what: str) -> None:
         """Take over the cells after an operation, unless a sequence could go on before it and can't any more."""
@@ -174,17 +181,30 @@ class Sequences(abc.ABC):
         lost = could & ~can
         return int(np.argmax(lost)) if lost.any() else None
 
-    def _check_movable(self, seqs: np.ndarray, bounds: tuple[np.int32, np.int32], what: str) -> None:
+    def _movable(
+        self, seqs: np.ndarray, bounds: tuple[np.int32, np.int32], what: str
+    ) -> tuple[AllCells, list[int]]:
+        """The cells without the kept sequences that share those of a range, and these; refuses other owners."""
         if not self.can_shift:
             raise ValueError(
                 f"{what}: a token has {self.memory.n_pos} positions here (M-RoPE), one is needed; nothing was changed"
             )
-        other = int(caches.outsider(self._cells, seqs, *bounds))
-        if other < self.memory.n_seq_max:
-            raise ValueError(
-                f"{what}: sequence {other} shares some of their cells, and a cell has one position; "
-                "all sequences that share them are needed in one call; nothing was changed"
-            )
+        cells, given_up = self._cells, []
+        while (other := int(caches.outsider(cells, seqs, *bounds))) < self.memory.n_seq_max:
+            if other not in self._kept_within(-1, -1):
+                raise ValueError(
+                    f"{what}: sequence {other} shares some of their cells, and a cell has one position; "
+                    "all sequences that share them are needed in one call; nothing was changed"
+                )
+            cells = self._emptied(cells, [other])
+            given_up.append(other)
+        return cells, given_up
+
+    def _emptied(self, cells: AllCells, seqs: Iterable[int]) -> AllCells:
+        """The cells without any of these sequences."""
+        for seq in seqs:
+            cells = caches.rm(cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
+        return cells
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         return jax.device_get(caches.seq_ranges(self._cells, self.caches))

@@ -155,7 +155,7 @@ class Saving(Gauges):
         """The cells without what a state replaces: a sequence, or everything."""
         if seq is None:
             return jax.device_put(caches.empty(self.caches), self._control)
-        return caches.rm(self._cells, np.int32(seq), np.int32(-1), np.int32(-1), self.caches)
+        return self._emptied(self._cells, [seq])
 
     def _check_sizes(self, sizes: Sequence[int], seq: int | None) -> None:
         """Refuse more rows than there are cells, before they are read. A window cache may leave some out."""
@@ -174,8 +174,8 @@ class Saving(Gauges):
             except NoSlotError:
                 if not kept:
                     raise
-            oldest, everything = kept.pop(0), np.int32(-1)
-            before = caches.rm(before, np.int32(oldest), everything, everything, self.caches)
+            oldest = kept.pop(0)
+            before = self._emptied(before, [oldest])
             replaced.append(oldest)
 
     def _placed(self, state: State, before: AllCells, seq: int | None) -> tuple[AllCells, list[Group]]:

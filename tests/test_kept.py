@@ -1,0 +1,105 @@
+"""Kept sequences make way: for moves of cells that they share, for removals from every sequence, for claims."""
+
+import numpy as np
+import pytest
+
+from tests.test_prefixes import KINDS, put, windowed_engine
+from tests.tiny import state, tiny_engine, unchanged
+
+MOVES = {
+    "add": (lambda e: e.add(0, 1, -1, 3), [0, 4, 5]),
+    "div": (lambda e: e.div(iter([0]), 0, -1, 2), [0, 0, 1]),
+    "shift": (lambda e: e.shift(0, 0, 1), [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_kept_owners_make_way_for_moves(name):
+    """Sequence 0 shares its cells with kept ones (1: all, 2: the first) and one that is kept elsewhere stays."""
+    act, positions = MOVES[name]
+    engine = tiny_engine(n_seq_max=5, kv_unified=True)
+    put(engine, 0, [4, 5, 6])
+    put(engine, 3, [7, 8])
+    engine.keep_prefix(3, [7, 8])
+    for seq, n in ((1, 3), (2, 1)):
+        engine.cp(0, seq, 0, n)
+        engine.keep_prefix(seq, [4, 5, 6][:n])
+    before = state(engine)
+    engine.cp(0, 4)  # an owner that is not kept: refused, and the kept ones are still there
+    with pytest.raises(ValueError, match="sequence 4 shares some of their cells"):
+        act(engine)
+    engine.rm(4)
+    assert list(engine.kept()) == [3, 1, 2]
+    assert all(np.array_equal(a, b) for a, b in zip(state(engine)[:5], before[:5], strict=True))
+    act(engine)
+    # add and shift leave the first cell alone: who holds that one only is not in the way
+    assert list(engine.kept()) == ([3] if name == "div" else [3, 2])
+    pos = np.asarray(vars(engine)["_cells"][0].pos)
+    held = np.asarray(vars(engine)["_cells"][0].seq)[..., 0]
+    assert sorted(pos[held & 1 != 0].tolist()) == positions
+    assert engine.pos_max(1) == -1 and engine.pos_max(3) == 1
+
+
+def test_a_refused_move_gives_up_nothing():
+    engine = tiny_engine(n_seq_max=3, kv_unified=True)
+    put(engine, 0, [4, 5, 6])
+    engine.cp(0, 1)
+    engine.keep_prefix(1, [4, 5, 6])
+    before = state(engine)
+    for act, words in (
+        (lambda: engine.add([0], 0, -1, 2**30), "positions up to"),
+        (lambda: engine.div(0, 0, -1, 0), "a divisor of at least 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            act()
+        assert unchanged(engine, before) and list(engine.kept()) == [1]
+
+
+def test_a_removal_from_every_sequence_gives_up_the_kept_ones_that_it_strikes():
+    engine = tiny_engine(n_seq_max=4, kv_unified=True)
+    for seq, ids in enumerate(([4, 5, 6], [4, 5, 6, 7], [8, 9], [3, 3, 3, 3])):
+        put(engine, seq, ids)
+        if seq != 3:
+            engine.keep_prefix(seq, ids)
+    for p0, p1 in ((5, 2), (4, -1), (2, 2)):  # nothing lies there
+        engine.rm(-1, p0, p1)
+        assert list(engine.kept()) == [0, 1, 2]
+    engine.rm(-1, 3, 4)
+    assert engine.kept() == {0: (4, 5, 6), 2: (8, 9)}
+    assert [engine.pos_max(seq) for seq in range(4)] == [2, -1, 1, 2]
+    assert engine.free_sequences() == [0, 1, 2] and engine.memory_report().n_by_sequence == (3, 0, 2, 3)
+    engine.rm(-1, 1)
+    assert engine.kept() == {} and [engine.pos_max(seq) for seq in range(4)] == [-1, -1, -1, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_kept_windows_do_not_stand_in_the_way_of_a_removal(kind):
+    """What a kept sequence would need to go on is no reason to refuse: it makes way."""
+    engine = windowed_engine(n_seq_max=2, **kind)
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, 60, 40)]
+    put(engine, 0, ids)
+    put(engine, 1, ids[:4])
+    low = engine.pos_min(0)
+    assert low > 4 and not engine.can_remove(-1, 3)
+    engine.keep_prefix(0, ids)
+    assert engine.can_remove(-1, 3)
+    engine.rm(-1, 3)
+    assert engine.kept() == {} and (engine.pos_max(0), engine.pos_max(1)) == (-1, 2)
+
+
+def test_only_free_sequences_can_be_claimed():
+    engine = tiny_engine(n_seq_max=3, kv_unified=True)
+    put(engine, 0, [4, 5, 6])
+    put(engine, 1, [4, 5])
+    engine.keep_prefix(1, [4, 5])
+    before = state(engine)
+    for free, words in (
+        ([], "no sequence is free: one that is empty or only kept is needed"),
+        ([2, 0], "sequence 0 holds positions 0 to 2: a sequence that is empty or only kept is needed"),
+        ([3], "sequence 3 is unknown"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            engine.claim(free, [4, 5, 6])
+    assert unchanged(engine, before) and list(engine.kept()) == [1]
+    assert engine.claim([2], []) == (2, 0)
+    assert engine.claim([1, 2], [4, 5, 6]) == (1, 2)
