@@ -13,19 +13,28 @@ def as_path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"the path is {path!r}, a text or a Path is needed")
     path = Path(os.fsdecode(path))
-    if not path.name:
+    if not path.name or "\0" in str(path):
         raise ValueError(f"the path is {str(path)!r}, the name of a file is needed")
     return path
 
 
 def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
-    """Write a file beside `path`, then put it in its place: a failure leaves what was there."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write a file beside `path`, then put it in its place: a failure, or a crash, leaves what was there.
+
+    A link goes on to lead to the file. What is there and no file (a folder, a pipe, a device) is refused.
+    """
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        if target.exists() and not target.is_file():
+            kind = "a directory" if target.is_dir() else "no file"
+            raise ValueError(f"{path} can't be written: it is {kind}")
         with part.open("wb") as file:
             for piece in pieces:
                 file.write(piece)
-        part.replace(path)
+            file.flush()
+            os.fsync(file.fileno())  # the name must not change hands before the data is there
+        part.replace(target)
     except OSError as error:
         raise ValueError(f"{path} can't be written: {error.strerror}") from None
     finally:

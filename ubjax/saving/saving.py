@@ -67,7 +67,7 @@ class Saving(Gauges):
 
         The bytes are a safetensors file (`ubjax.saving.state` says what is in it). Of a window cache what it still
         holds is saved; sequences that are kept for later are saved like any other. tokens: ids to be kept with the
-        state. Shifts and copies that are pending are carried out.
+        state. Shifts and copies that are pending are carried out. Raises ValueError for K or V that is not finite.
         """
         return b"".join(self._encoded(seq_id, tokens))
 
@@ -84,6 +84,11 @@ class Saving(Gauges):
         found = zip(jax.device_get(self._cells), kvs, self.buckets.n_kv, strict=True)
         rows = [collect(cells, kv, seq, self._form, c, ladder) for c, (cells, kv, ladder) in enumerate(found)]
         state = State(tokens=kept, caches=tuple(rows))
+        try:
+            self._form.check_finite(state)
+        except ValueError as error:
+            what = "the cache" if seq is None else f"sequence {seq}"
+            raise ValueError(f"{what} can't be saved: {error}") from None
         return encode(self._form.metadata(ALL if seq is None else ONE), state.tensors())
 
     @functools.cached_property

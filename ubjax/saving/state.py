@@ -47,6 +47,10 @@ class SavedRows:
         words = np.bitwise_or.reduce(self.seq, axis=0)
         return [s for s in range(32 * len(words)) if words[s // 32] >> np.uint32(s % 32) & 1]
 
+    def first_id(self, row: int) -> int:
+        """The smallest sequence that a row belongs to; 0 in the state of one sequence."""
+        return next((s for s in self.ids() if row in self.of(s)), 0)
+
     def of(self, s: int) -> np.ndarray:
         """The rows [n_s] of a sequence, in order."""
         if self.seq is None:
@@ -162,14 +166,23 @@ class Form:
                 )
             if rows.seq is not None:
                 self._check_sets(f"{name}.seq", rows.seq)
-            for kind, layers in (("k", rows.k), ("v", rows.v)):
-                for i, values in enumerate(layers):
-                    if not np.isfinite(values).all():
-                        raise ValueError(
-                            f"layer {i} of {name}.{kind} holds numbers that are not finite, finite ones are needed"
-                        )
+        self.check_finite(state)
         if len(state.caches) > 1:
             self._check_window(*state.caches)
+
+    def check_finite(self, state: State) -> None:
+        """Raises ValueError for K or V that is not finite, which would strike every sequence of a shared cache."""
+        for name, rows in zip(self._names(), state.caches, strict=True):
+            for kind, layers in (("k", rows.k), ("v", rows.v)):
+                for i, values in enumerate(layers):
+                    if np.isfinite(values).all():
+                        continue
+                    row = int(np.argmin(np.isfinite(values).all(axis=(0, 2))))
+                    whose = "" if rows.seq is None else f" of sequence {rows.first_id(row)}"
+                    raise ValueError(
+                        f"layer {i} of {name}.{kind} holds numbers that are not finite (position "
+                        f"{rows.pos[0, row]}{whose}), finite ones are needed"
+                    )
 
     def check_tokens(self, tokens: np.ndarray) -> None:
         """Raises ValueError for an id outside the vocabulary."""
