@@ -103,3 +103,41 @@ def test_only_free_sequences_can_be_claimed():
     assert unchanged(engine, before) and list(engine.kept()) == [1]
     assert engine.claim([2], []) == (2, 0)
     assert engine.claim([1, 2], [4, 5, 6]) == (1, 2)
+
+
+def test_one_sequence_is_enough_for_prefixes():
+    """Prompts equal to what is kept, shorter, longer, different: one token or more is computed."""
+    engine, plain = (tiny_engine(n_seq_max=1, prefix_cache=kept) for kept in (True, False))
+    prompt = [5, 9, 2, 6, 5, 3, 5, 8]
+    computed = []
+    for ids in (prompt, prompt, prompt[:5], [*prompt[:5], 7], prompt[:1], [1, 2, 3]):
+        found = engine.generate(ids, max_tokens=3)
+        assert found.tokens == plain.generate(ids, max_tokens=3).tokens
+        assert list(engine.kept()) == [0] and engine.n_free_cells() == 64
+        computed.append(found.report.n_prompt)
+    assert computed == [8, 1, 1, 1, 1, 3]
+    with pytest.raises(ValueError, match="the prompt has 0 tokens, at least 1 is needed"):
+        engine.generate([])
+    assert list(engine.kept()) == [0]
+
+
+def test_what_is_kept_again_is_the_newest():
+    engine = tiny_engine(n_ctx=16, n_seq_max=4, kv_unified=True)
+    for seq in (2, 0, 1):
+        put(engine, seq, [seq + 1, 1, 2, 3])
+        engine.keep_prefix(seq, [seq + 1, 1, 2, 3])
+    engine.keep_prefix(2, [3, 1, 2, 3])
+    put(engine, 3, list(range(1, 7)))
+    assert list(engine.kept()) == [1, 2] and engine.pos_max(0) == -1
+    put(engine, 3, list(range(1, 12)), 6)  # all that was left
+    assert list(engine.kept()) == [2] and engine.memory_report().n_by_sequence == (0, 0, 4, 11)
+
+
+def test_identical_prompts_in_streams_stay_the_same():
+    engine, plain = (tiny_engine(n_seq_max=3, n_ctx=192, prefix_cache=kept) for kept in (True, False))
+    prompt = [5, 9, 2, 6]
+    for _ in range(2):
+        found, want = (e.generate([prompt] * 4, max_tokens=3, n=2) for e in (engine, plain))
+        every = [[g.tokens for one in some for g in (one, *one.others)] for some in (found, want)]
+        assert every[0] == every[1] and len(every[0]) == 8
+    assert found[0].report.n_prompt == 8  # one token of each
