@@ -34,6 +34,8 @@ def test_there_and_back(engine, tmp_path):
     engine.save_state(path, 1, [5, 6])
     assert path.read_bytes() == engine.get_state(1, [5, 6])
     assert engine.load_state(str(path), np.int64(3)) == [5, 6]
+    engine.save_state(tmp_path / ("x" * 255), 1)  # as long as a name can be
+    os.remove(tmp_path / ("x" * 255))
     engine.save_state(str(path))  # over the old one
     whole = state(engine)
     other = engine_of("unified")
@@ -94,6 +96,7 @@ def test_foreign_files(engine, tmp_path):
         (5, "the path is 5, a text or a Path is needed"),
         ("", "the name of a file is needed"),
         ("a\0b", "the name of a file is needed"),
+        ("\ud800", r"the path is '\\ud800', the name of a file is needed"),
     ):
         with pytest.raises(ValueError, match=words):
             engine.load_state(odd, 0)

@@ -13,9 +13,17 @@ def as_path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"the path is {path!r}, a text or a Path is needed")
     path = Path(os.fsdecode(path))
-    if not path.name or "\0" in str(path):
+    if not path.name or not _possible(str(path)):
         raise ValueError(f"the path is {str(path)!r}, the name of a file is needed")
     return path
+
+
+def _possible(text: str) -> bool:
+    """Whether the file system can be asked for such a name at all."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
@@ -24,7 +32,7 @@ def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
     A link goes on to lead to the file. What is there and no file (a folder, a pipe, a device) is refused.
     """
     target = Path(os.path.realpath(path))
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".{os.getpid()}.part")  # short: the name may be as long as names can be
     try:
         if target.exists() and not target.is_file():
             kind = "a directory" if target.is_dir() else "no file"
