@@ -141,3 +141,27 @@ def test_identical_prompts_in_streams_stay_the_same():
         every = [[g.tokens for one in some for g in (one, *one.others)] for some in (found, want)]
         assert every[0] == every[1] and len(every[0]) == 8
     assert found[0].report.n_prompt == 8  # one token of each
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_outputs_of_a_prompt_beyond_the_window_run_together(n):
+    """They share the cells that the windows still see; what lies before is the first output's, to be used again."""
+    engine = windowed_engine(n_seq_max=3, kv_unified=True)
+    ids = [int(i) for i in np.random.default_rng(1).integers(1, 60, 20)]
+    alone = engine.generate(ids, max_tokens=8)
+    found = engine.generate(ids, max_tokens=8, n=n)
+    assert [g.tokens for g in (found, *found.others)] == [alone.tokens] * n
+    assert (found.report.n_prompt, found.report.n_preempted) == (20 + n - 1, 0)
+    assert engine.n_free_cells() == 64
+
+
+def test_a_claimed_sequence_leaves_passed_cells_to_the_kept_one():
+    small, whole = (windowed_engine(n_seq_max=2, kv_unified=True, swa_full=full) for full in (False, True))
+    ids = [int(i) for i in np.random.default_rng(1).integers(1, 60, 12)]
+    for engine, shared in ((small, 3), (whole, 10)):
+        put(engine, 0, ids)
+        engine.keep_prefix(0, ids)
+        assert engine.claim([1], [*ids[:10], 3, 4]) == (1, 10)
+        assert [cache.shared for cache in engine.memory_report().caches] == [10, shared]
+    want, found = (put(engine, 1, [*ids[:10], 3, 4], 10) for engine in (whole, small))
+    np.testing.assert_allclose(found, want, atol=1e-5)

@@ -198,7 +198,7 @@ def test_generations_reuse_prefixes_and_stay_the_same(kind):
 
 
 def test_outputs_of_a_prompt_beyond_the_window_come_to_an_end():
-    """Cells that outputs share can't be reused by the window: one output is put back, and waits for the other."""
+    """What they share they take over from one another, and each has a window of its own behind that."""
     ids = [int(i) for i in np.random.default_rng(1).integers(1, 60, 20)]
     engine = windowed_engine(n_seq_max=2, kv_unified=True)
     alone = engine.generate(ids, max_tokens=8)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ubjax.config import as_integer
+from ubjax.memory import caches
 from ubjax.sequences import Sequences
 from ubjax.typing import Whole
 
@@ -78,9 +79,16 @@ class Prefixes(Sequences, abc.ABC):
         return seq, n
 
     def start_from(self, src: Whole, dst: Whole, n: Whole) -> None:
-        """Let an empty sequence hold the first n tokens of another: the same cells, or a copy with streams."""
+        """Let an empty sequence hold the first n tokens of another: the same cells, or a copy with streams.
+
+        Of a window cache that is smaller than the full one only what position n sees: what several sequences hold
+        can't be used again.
+        """
         if self.memory.unified:
             self.cp(src, dst, 0, n)
+            if self.caches[-1].n_cells < self.memory.n_cells:
+                at = self._known(dst), np.int32(as_integer(n, "n"))
+                self._cells = caches.drop_passed(self._cells, *at, self.caches)
         else:  # whole streams are copied
             self.cp(src, dst)
             self._cut(int(dst), int(n))

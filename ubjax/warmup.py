@@ -87,6 +87,7 @@ class EnginePrograms:
             yield _program(function, "", lambda arguments=arguments: arguments)
         if len(known) > 1:
             yield _program(caches.can_go_on, "", lambda: (cells, known))
+            yield _program(caches.drop_passed, "", lambda: (cells, NUMBER, NUMBER, known))
 
     def _of_kv(self) -> Iterator[Program]:
         """New K/V, larger K/V, and what sequence operations make of it."""

@@ -103,6 +103,13 @@ def can_resume(cells: AllCells, seq: Scalar, p: Scalar, caches: Caches) -> Flag:
 
 
 @partial(jax.jit, static_argnames="caches")
+def drop_passed(cells: AllCells, seq: Scalar, p: Scalar, caches: Caches) -> AllCells:
+    """Take a sequence out of those cells of the window cache that its position p does not see."""
+    seen = jnp.maximum(_window_start(jnp.asarray(p, jnp.int32), caches[-1]), 0)
+    return (*cells[:-1], ops.rm(cells[-1], seq, 0, seen, caches[-1]))
+
+
+@partial(jax.jit, static_argnames="caches")
 def can_go_on(cells: AllCells, caches: Caches) -> Bool[jax.Array, " S"]:
     """Of every sequence, whether it can go on after its last position (an empty one can)."""
     _, last = ops.seq_ranges(cells[0], caches[0])
