@@ -63,4 +63,4 @@ def test_files_that_can_not_be_used_are_named_and_left(run, tmp_path):
     assert path.read_bytes() == data
     assert "takes one prompt and one output of it, found 2 and 1" in run("cab", "bac", *option)
     assert "takes one prompt and one output of it, found 1 and 3" in run("cab", "--n", "3", *option)
-    assert "can't be written" in run("cab", "--prompt-cache", str(tmp_path / "none" / "file"))
+    assert "there is no folder" in run("cab", "--prompt-cache", str(tmp_path / "none" / "file"))
