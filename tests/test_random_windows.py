@@ -149,7 +149,7 @@ def follow(plain, name, args):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unified", "streams"])
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(todo=st.lists(more, min_size=6, max_size=16))
 def test_operations_in_any_order(kind, todo):
     engine = engine_of(kind)
