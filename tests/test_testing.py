@@ -1,5 +1,7 @@
 """The pytest plugin in a session of its own: its fixtures work on any jitted function, a failure lists the causes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,12 @@ def test_the_plugin_is_not_loaded_by_itself(pytester):
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'forbid_compilations' not found*"])
+
+
+def test_without_pytest_there_is_a_sentence():
+    code = "import sys; sys.modules['pytest'] = None; import ubjax.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        done.stderr.splitlines()[-1]
+        == "ImportError: ubjax.testing is a plugin for pytest: pip install pytest"
+    )

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-import pytest
+try:
+    import pytest
+except ImportError as error:
+    raise ImportError("ubjax.testing is a plugin for pytest: pip install pytest") from error
 
 from ubjax.analysis import compiles
 from ubjax.analysis.retraces import Watched

@@ -93,14 +93,11 @@ def test_sharding_is_named():
 
 def test_none_or_an_array():
     assert causes_of(fresh(), ((X, None), {}), ((X, X), {})) == [("y", "None or not")]
-    assert causes_of(fresh(), ((X,), {}), ((X, X), {})) == [("y", "pytree structure")]
+    assert causes_of(fresh(), ((X,), {}), ((X, X), {})) == [("y", "given or not")]
 
 
 def test_by_place_or_by_keyword():
-    assert causes_of(fresh(), ((X, X), {}), ((X,), {"y": X})) == [
-        ("y", "pytree structure"),
-        ("y (by keyword)", "pytree structure"),
-    ]
+    assert causes_of(fresh(), ((X, X), {}), ((X,), {"y": X})) == [("y", "place or keyword")]
 
 
 def test_static_values():
@@ -123,7 +120,8 @@ def test_a_new_function_as_a_static_argument():
     for _ in range(2):
         jitted(X, key=lambda x: x + 1)
     [cause] = jitted.retraces[1].causes
-    assert (cause.argument, cause.kind) == ("key (by keyword)", "new function object")
+    assert (cause.argument, cause.kind) == ("key", "new function object")
+    assert cause.before == cause.after and cause.before.startswith("<lambda> (test_retraces.py:")
 
 
 def test_a_function_that_is_jitted_again():
@@ -157,6 +155,79 @@ def test_the_nearest_call_is_compared():
     watched(np.ones(3, np.float32))
     [cause] = watched.retraces[3].causes
     assert cause.kind == "unknown" and "caches were cleared" in cause.after
+
+
+def test_a_function_that_is_jitted_anew_in_each_call():
+    watched = watch(lambda x: jax.jit(lambda z: z * 4)(x))
+    watched(X), watched(X)
+    assert [retrace.call for retrace in watched.retraces] == [1, 2]
+    assert str(watched.retraces[1]) == (
+        "call 2: <lambda> traced, <lambda> compiled: <lambda>: new function object one that had these arguments -> "
+        "one jitted anew in each call (or given other shapes inside)"
+    )
+    jax.clear_caches()
+    watched(X)
+    [cause] = watched.retraces[2].causes
+    assert cause.kind == "unknown" and "caches were cleared" in cause.after
+    watched(X)
+    assert watched.retraces[3].causes[0].kind == "new function object"
+
+
+def test_calls_that_compiled_nothing_are_compared_too():
+    warm = fresh()
+    warm(X)
+    watched = watch(warm)
+    watched(X), watched(np.ones(4, np.float32))
+    assert [str(retrace).rpartition("compiled: ")[2] for retrace in watched.retraces] == [
+        "x: shape (3,) -> (4,)"
+    ]
+    again = watch(warm)  # as in another test
+    again(np.ones(5, np.float32))
+    assert [str(cause) for cause in again.retraces[0].causes] == ["x: shape (4,) -> (5,)"]
+
+
+@pytest.mark.parametrize("by_keyword", [True, False])
+def test_all_causes_of_the_nearest_call_are_named(by_keyword):
+    jitted = jax.jit(lambda x, n: jnp.sum(x) * n, static_argnames="n")
+    watched = watch(jitted)
+    for x, n in ((X, 1), (X, 2), (X, 1.0), (np.ones(4, np.float32), 3)):
+        watched(x, n=n) if by_keyword else watched(x, n)
+    assert [[str(cause) for cause in retrace.causes] for retrace in watched.retraces] == [
+        [],
+        ["n: static value 1 -> 2"],
+        ["n: static value 2 -> 1.0"],
+        ["x: shape (3,) -> (4,)", "n: static value 1.0 -> 3"],
+    ]
+
+
+def test_numbers_that_are_no_static_arguments_cause_nothing():
+    watched = watch(jax.jit(lambda x, n: jnp.sum(x) * n))
+    for x, n in ((X, 1), (X, 2), (X, 3.0), (np.ones(4, np.float32), 5.0)):
+        watched(x, n)
+    assert [[str(cause) for cause in retrace.causes] for retrace in watched.retraces] == [
+        [],
+        ["n: dtype int32 -> float32"],
+        ["x: shape (3,) -> (4,)"],
+    ]
+
+
+def test_causes_in_words():
+    watched = watch(fresh())
+    for args, kwargs in (((X,), {}), ((X, X), {}), ((X,), {"y": X}), (({"a": X}, X), {})):
+        watched(*args, **kwargs)
+    assert [str(cause) for retrace in watched.retraces[1:] for cause in retrace.causes] == [
+        "y: not given (default None) -> array",
+        "y: by place -> by keyword",
+        "x: pytree structure array -> dict {'a': array}",
+    ]
+    assert repr(watched) == str(watched)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^watch was given 3: a function, jitted or one that calls some, is needed$"
+    ):
+        watch(3)
 
 
 def test_donated_arguments_are_described():

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -18,6 +18,8 @@ CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 Stage: TypeAlias = Literal["traced", "lowered", "compiled", "cached"]
 Report: TypeAlias = Callable[[str, Stage, float], None]  # name of the function, stage, seconds
+
+_PROBE = "ubjax_cache_probe"
 
 _STAGES: dict[str, Stage] = {TRACE_EVENT: "traced", LOWER_EVENT: "lowered", COMPILE_EVENT: "compiled"}
 
@@ -30,8 +32,37 @@ def program_events(report: Report) -> Iterator[None]:
     process if this jax does not name its events as expected.
     """
     _try_events()
-    with _listening(report):
+
+    def of_others(name: str, stage: Stage, seconds: float) -> None:
+        if name != _PROBE:
+            report(name, stage, seconds)
+
+    with _listening(of_others):
         yield
+
+
+def cache_generation() -> int:
+    """A number that grows when jax has lost what it traced: its caches were cleared or its configuration changed.
+
+    Seen by a function of its own that is traced (not compiled) again then, so ask before and after.
+    """
+    seen: list[Stage] = []
+    with _listening(lambda name, stage, _: seen.append(stage) if name == _PROBE else None):
+        _cache_probe().trace()
+    _generation[0] += bool(seen)
+    return _generation[0]
+
+
+_generation = [0]
+
+
+@functools.cache
+def _cache_probe() -> Any:
+    def probe() -> int:
+        return 0
+
+    probe.__name__ = _PROBE
+    return jax.jit(probe)
 
 
 @contextlib.contextmanager

@@ -5,14 +5,28 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import jax
 
 from ubjax.analysis.compiles import UnexpectedCompilationError
-from ubjax.analysis.events import Stage, program_events
-from ubjax.analysis.signature import Cause, Signature, code_of, differences, signature_of
+from ubjax.analysis.events import Stage, cache_generation, program_events
+from ubjax.analysis.signature import Cause, Signature, code_of, differences, name_of, signature_of, statics_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# What is no function is refused by a sentence of `Watched`, not by checks of types at run time.
+if TYPE_CHECKING:
+    Function = Callable
+else:
+
+    class Function:
+        """Any value, whatever stands in the brackets."""
+
+        def __class_getitem__(cls, _: Any) -> Any:
+            return Any
+
 
 _MOST_SIGNATURES = 256  # remembered for each function; the oldest go
 
@@ -36,11 +50,16 @@ class Retrace:
 class Watched(Generic[P, R]):
     """A function that behaves as the one it wraps, and keeps a list of its retraces. Made by `watch`."""
 
-    def __init__(self, function: Callable[P, R]):
+    def __init__(self, function: Function[P, R]):
+        if not callable(function):
+            raise ValueError(
+                f"watch was given {function!r}: a function, jitted or one that calls some, is needed"
+            )
         functools.update_wrapper(self, function)
         self._function = function
-        self._signatures: list[Signature] = []
-        self._earlier = _earlier_calls(function, self._signatures)
+        self._signatures, self._earlier = _earlier_calls(function)
+        self._static: dict[str, bool] = {}
+        self._generation = cache_generation()
         self.calls = 0
         self.retraces: list[Retrace] = []
 
@@ -60,36 +79,56 @@ class Watched(Generic[P, R]):
         except UnexpectedCompilationError as error:
             retrace = self._note(built, signature_of(self._function, args, kwargs))
             raise UnexpectedCompilationError(error.function, str(retrace)) from None
+        signature = signature_of(self._function, args, kwargs)
         if built:
-            signature = signature_of(self._function, args, kwargs)
+            if isinstance(self._function, jax.stages.Wrapped):
+                self._static |= statics_of(self._function, args, kwargs)
             self._note(built, signature)
+        if signature not in self._signatures:
             self._signatures.append(signature)
             del self._signatures[:-_MOST_SIGNATURES]
         return result
 
     def _note(self, built: list[str], signature: Signature) -> Retrace:
-        retrace = Retrace(self.calls, tuple(built), tuple(self._causes(signature)))
+        generation, before = cache_generation(), self._generation
+        causes = self._causes(signature) or self._unseen(built, generation != before)
+        self._generation = generation
+        retrace = Retrace(self.calls, tuple(built), tuple(causes))
         self.retraces.append(retrace)
         return retrace
 
     def _causes(self, signature: Signature) -> list[Cause]:
         """The differences to the most similar earlier call, the latest of equals."""
-        name = getattr(self, "__name__", "the function")
         if not self._signatures:
             again = any(not differences(old, signature) for old in self._earlier)
-            return [Cause(name, "new function object", "one of the same code", "this one")] if again else []
-        causes = min((differences(old, signature) for old in reversed(self._signatures)), key=len)
-        cleared = "the same, but jax's caches were cleared or its configuration changed"
-        return causes or [Cause(name, "unknown", "these arguments", cleared)]
+            new = Cause(name_of(self._function), "new function object", "one of the same code", "this one")
+            return [new] if again else []
+        found = (differences(old, signature, self._static) for old in reversed(self._signatures))
+        return min(found, key=len)
+
+    def _unseen(self, built: list[str], lost: bool) -> list[Cause]:
+        """What caused a program for arguments that an earlier call had; none for the first call."""
+        if not self._signatures:
+            return []
+        if lost or isinstance(self._function, jax.stages.Wrapped):
+            cleared = "the same, but jax's caches were cleared or its configuration changed"
+            return [Cause(name_of(self._function), "unknown", "these arguments", cleared)]
+        ready = [stage.rpartition(" ")[0] for stage in built if not stage.endswith(" traced")]
+        names = ready or [stage.rpartition(" ")[0] for stage in built]
+        anew = "one jitted anew in each call (or given other shapes inside)"
+        return [
+            Cause(name, "new function object", "one that had these arguments", anew)
+            for name in dict.fromkeys(names)
+        ]
 
     def __str__(self) -> str:
-        lines = [
-            f"{getattr(self, '__name__', 'the function')}: {self.calls} calls, {len(self.retraces)} programs"
-        ]
+        lines = [f"{name_of(self._function)}: {self.calls} calls, {len(self.retraces)} programs"]
         return "\n  ".join([*lines, *map(str, self.retraces)])
 
+    __repr__ = __str__
 
-def watch(function: Callable[P, R]) -> Watched[P, R]:
+
+def watch(function: Function[P, R]) -> Watched[P, R]:
     """Wrap a jitted function (or one that calls some) so that it names the cause of every new program.
 
     >>> import jax, jax.numpy as jnp
@@ -100,23 +139,37 @@ def watch(function: Callable[P, R]) -> Watched[P, R]:
     ...     print(retrace.call, *retrace.causes)
     3 x: shape (2,) -> (3,)
 
-    Causes: an argument's shape, dtype, weak type, sharding, pytree structure (None or not, apart), static value, or a
-    new function object: as a static argument, or a function of the same code that was watched before and jitted
-    again.
+    Causes: an argument's shape, dtype, weak type, sharding, pytree structure (None or not, apart), static value,
+    place or keyword, or a new function object: as a static argument, one that is jitted anew inside each call, or a
+    function of the same code that was watched before and jitted again. Calls that compiled nothing are remembered
+    too, and those of an earlier watch of the same function.
+
+    Raises ValueError for what can't be called.
     """
     return Watched(function)
 
 
-# By code: the last function of that code that was watched, and the calls that it compiled for.
-_functions: dict[Any, tuple[weakref.ref[Any], list[Signature]]] = {}
+@dataclasses.dataclass
+class _Seen:
+    """The last function of a code that was watched, what it wraps, and its calls."""
+
+    function: weakref.ref[Any]
+    inner: weakref.ref[Any]
+    signatures: list[Signature]
 
 
-def _earlier_calls(function: Callable[..., Any], own: list[Signature]) -> list[Signature]:
-    """The calls of another function of the same code, watched before; from now on `own`, those of this one."""
+_functions: dict[Any, _Seen] = {}  # by code
+
+
+def _earlier_calls(function: Callable[..., Any]) -> tuple[list[Signature], list[Signature]]:
+    """The calls of this function that were seen before, to be continued; those of another one of the same code."""
     code = code_of(function)
     if code is None:
-        return []
+        return [], []
     inner = getattr(function, "__wrapped__", function)
-    earlier, signatures = _functions.get(code, (lambda: inner, own))
-    _functions[code] = (weakref.ref(inner), own)
-    return [] if earlier() is inner else signatures
+    seen = _functions.get(code)
+    if seen is not None and seen.function() is function:
+        return seen.signatures, []
+    own: list[Signature] = []
+    _functions[code] = _Seen(weakref.ref(function), weakref.ref(inner), own)
+    return own, [] if seen is None or seen.inner() is inner else seen.signatures
