@@ -1,9 +1,12 @@
 """Ladders pick the smallest size that holds and raise above the top."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tiny import tiny_model
+from ubjax import Engine, EngineConfig
 from ubjax.buckets import Bucket, Buckets
 from ubjax.ladders import BucketLadder, RectangleLadder
 
@@ -143,7 +146,44 @@ def test_rectangles_that_cannot_occur_are_an_error(shape):
 
 def test_a_rectangle_ladder_holds_everything_or_is_refused():
     assert RectangleLadder(8, 4, ((4, 4), (1, 8))).pick(2, 2) == (4, 4)
-    with pytest.raises(ValueError, match="2 x 4 rows do not fit any shape of 1x8,4x2"):
+    sentence = "2 x 4 rows do not fit any shape of 1x8,4x2: 2x4 is needed too, or an n_ubatch below 8"
+    with pytest.raises(ValueError, match=sentence):
         RectangleLadder(8, 4, ((4, 2), (1, 8)))
     with pytest.raises(ValueError, match="sizes of at least 1 are needed"):
         RectangleLadder(0, 1, ((1, 1),))
+
+
+SIZES = {"n_batch": 64, "n_ubatch": 64, "n_streams": 1, "n_cells": (256,), "kv_pad": 16}
+
+
+@pytest.mark.parametrize(
+    "rows", ["1,8", " 1, 8 ", [1, 8], (np.int64(1), 8), "1x1,1x8", [(1, 1), (1, 8)], [[1, 1], [1, 8]]]
+)
+def test_ladders_written_by_hand_end_at_the_top(rows):
+    buckets = Buckets.default(**SIZES, rows=rows, n_kv="32,128", n_outputs=[4])
+    assert buckets.rows.shapes() == ((1, 1), (1, 8), (1, 64))
+    assert buckets.n_kv[0].sizes == (32, 128, 256) and buckets.n_outputs.sizes == (4, 64)
+
+
+def test_an_engine_takes_a_ladder_as_it_is_printed():
+    engine = Engine(
+        tiny_model(), None, EngineConfig(n_ctx=64, kv_pad=16, n_ubatch=16, n_seq_max=2), rows="1x4,2x1"
+    )
+    assert engine.buckets.rows.shapes() == ((1, 4), (1, 16), (2, 1), (2, 8))
+
+
+@pytest.mark.parametrize("rows", ["pow3", "", [], [1.5, 8], 8, [1, (1, 2)], [(1, 2, 3)], ["1", "8"], [True]])
+def test_what_is_no_ladder_is_refused(rows):
+    for name in ("rows", "n_kv"):
+        with pytest.raises(
+            ValueError, match="is no ladder: sizes such as 1,8,64 or shapes n_seqs x n_seq_tokens"
+        ):
+            Buckets.default(**SIZES, **{name: rows})
+    with pytest.raises(ValueError, match="the sizes '1x8' are shapes: sizes such as 1,8,64 are needed"):
+        Buckets.default(**SIZES, n_outputs="1x8")
+
+
+def test_sizes_are_whole_numbers():
+    with pytest.raises(ValueError, match=r"bucket sizes \(1.5, 16\): .* whole numbers, is needed"):
+        BucketLadder((1.5, 16))
+    assert BucketLadder((np.int32(2), 4)).sizes == (2, 4)

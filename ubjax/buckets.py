@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ubjax.ladders import BucketLadder, RectangleLadder
+from ubjax.ladders import BucketLadder, RectangleLadder, Rows, Sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,24 +47,26 @@ class Buckets:
         n_streams: int,
         n_cells: tuple[int, ...],
         kv_pad: int,
-        rows: BucketLadder | RectangleLadder | None = None,
-        n_kv: BucketLadder | None = None,
-        n_outputs: BucketLadder | None = None,
+        rows: Rows | None = None,
+        n_kv: Sizes | None = None,
+        n_outputs: Sizes | None = None,
     ) -> "Buckets":
         """The ladders that are given, else powers of two for rows, blocks and cells, and coarser steps for outputs.
 
-        A one-dimensional `rows` serves every block. Raises ValueError for a ladder that ends elsewhere than the
-        sizes do, or that is for another number of streams.
+        Each may be text, "1,8,64", or a list of sizes, which ends at the size; `rows` shapes too, see
+        `RectangleLadder.of`. Raises ValueError for a ladder that ends elsewhere than the sizes do, or that is for
+        another number of streams.
         """
-        if rows is None or isinstance(rows, BucketLadder):
-            rows = BucketLadder.geometric(n_ubatch) if rows is None else rows
+        rows = BucketLadder.geometric(n_ubatch) if rows is None else rows
+        if isinstance(rows, BucketLadder):
             _check_top("rows of a ubatch", rows.top, n_ubatch, "n_ubatch")
-            rows = RectangleLadder.grid(BucketLadder.geometric(n_streams), rows)
+        rows = RectangleLadder.of(rows, n_ubatch, n_streams)
         _check_rectangles(rows, n_ubatch, n_streams)
         if n_kv is None:
             n_kv = BucketLadder.geometric(n_cells[0], bottom=min(kv_pad, n_cells[0]))
         if n_outputs is None:
             n_outputs = BucketLadder.geometric(n_ubatch, bottom=min(8, n_ubatch), factor=8)
+        n_kv, n_outputs = BucketLadder.of(n_kv, n_cells[0]), BucketLadder.of(n_outputs, n_ubatch)
         _check_top("attended cells", n_kv.top, n_cells[0], "a stream's number of cells")
         _check_top("output rows", n_outputs.top, n_ubatch, "n_ubatch")
         return cls(

@@ -22,7 +22,7 @@ from ubjax.config import BatchConfig, EngineConfig, as_integer
 from ubjax.control import Staged, advance, plan_decode, stage
 from ubjax.generate import Generates, TextCodec
 from ubjax.host_batch import on_host
-from ubjax.ladders import BucketLadder, RectangleLadder
+from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
 from ubjax.memory.init_batch import Prepared
@@ -56,11 +56,11 @@ class Engine(Saving, Generates):
         tokenizer: TextCodec | None = None,
         config: EngineConfig | None = None,
         *,
-        rows: BucketLadder | RectangleLadder | None = None,
-        n_kv: BucketLadder | None = None,
-        n_outputs: BucketLadder | None = None,
+        rows: Rows | None = None,
+        n_kv: Sizes | None = None,
+        n_outputs: Sizes | None = None,
     ):
-        """Ladders that are not given are powers of two and coarser steps, see `Buckets.default`."""
+        """Ladders: as objects, lists or text ("1,8,64", as `ubjax ladder` prints), by default see `Buckets.default`."""
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
         self.model_config = model.config

@@ -3,22 +3,38 @@
 import bisect
 import dataclasses
 import itertools
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+from ubjax.typing import Whole
 
 
 @dataclasses.dataclass(frozen=True)
 class BucketLadder:
     """Ascending sizes; `pick` gives the smallest that holds n and raises above the top (never a silent new shape)."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[Whole, ...]
 
     def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in itertools.pairwise(self.sizes))
-        if not self.sizes or self.sizes[0] < 1 or not ascending:
+        whole = all(_is_whole(size) for size in self.sizes)
+        if not whole or not self.sizes or self.sizes[0] < 1 or not _ascend(self.sizes):
             raise ValueError(
-                f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending, is needed"
+                f"bucket sizes {self.sizes}: at least one, all positive and strictly ascending whole numbers, is needed"
             )
+        object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
+
+    @classmethod
+    def of(cls, sizes: "Sizes", top: int) -> "BucketLadder":
+        """Sizes as "1,8,64" or as a list, those below `top`, and `top`; a ladder as it is."""
+        if isinstance(sizes, BucketLadder):
+            return sizes
+        given = _entries(sizes)
+        if any(isinstance(size, tuple) for size in given):
+            raise ValueError(f"the sizes {sizes!r} are shapes: sizes such as 1,8,64 are needed")
+        return cls(given).cut(top)
 
     @classmethod
     def geometric(cls, top: int, bottom: int = 1, factor: int = 2) -> "BucketLadder":
@@ -103,7 +119,39 @@ class RectangleLadder:
         ascending = tuple(sorted(self.rectangles, key=lambda shape: (shape[0] * shape[1], shape)))
         object.__setattr__(self, "rectangles", ascending)
         for n_seqs in range(1, min(self.n_seqs, self.n_ubatch) + 1):
-            self.pick(n_seqs, self.n_ubatch // n_seqs)
+            most = self.n_ubatch // n_seqs
+            if not _holds(self.rectangles, n_seqs, most):
+                raise ValueError(
+                    f"{n_seqs} x {most} rows do not fit any shape of {self}: {n_seqs}x{most} is needed too, "
+                    f"or an n_ubatch below {self.n_ubatch}"
+                )
+
+    @classmethod
+    def of(cls, rows: "Rows", n_ubatch: int, n_seqs: int = 1) -> "RectangleLadder":
+        """Sizes or shapes n_seqs x n_seq_tokens, "1,8,64" or "1x64,8x1" as `ubjax ladder` prints them, or as a list.
+
+        Sizes serve sets and rows: their grid, with n_seqs and n_ubatch as the last ones. Of shapes each is cut to
+        n_seqs and n_ubatch, and where a full ubatch of some sets has none, one is added. A RectangleLadder is left as
+        it is, sizes in a BucketLadder are those of rows, by sets in powers of two.
+
+            "8,64" for n_ubatch 512     1x8 1x64 1x512
+            "1x64,4x1", n_seqs 4        1x64 4x1, and 1x512 2x256 4x170
+
+        Raises ValueError for anything else.
+        """
+        if isinstance(rows, RectangleLadder):
+            return rows
+        if isinstance(rows, BucketLadder):
+            return cls.grid(BucketLadder.geometric(n_seqs), rows)
+        given = _entries(rows)
+        if not isinstance(given[0], tuple):
+            sizes = BucketLadder(given)
+            return cls.grid(sizes.cut(n_seqs), sizes.cut(n_ubatch))
+        shapes = [(min(sets, n_seqs), min(most, n_ubatch)) for sets, most in given]
+        for sets in range(1, min(n_seqs, n_ubatch) + 1):
+            if not _holds(shapes, sets, n_ubatch // sets):
+                shapes.append((min(1 << (sets - 1).bit_length(), n_seqs), n_ubatch // sets))
+        return cls(n_ubatch, n_seqs, tuple(set(shapes)))
 
     @classmethod
     def grid(cls, n_seqs: BucketLadder, n_rows: BucketLadder) -> "RectangleLadder":
@@ -143,3 +191,48 @@ class RectangleLadder:
 
     def __str__(self) -> str:
         return ",".join(f"{n_seqs}x{rows}" for n_seqs, rows in sorted(self.rectangles))
+
+
+# A ladder as an argument written by hand; what is none of these is refused by a sentence of the functions above.
+if TYPE_CHECKING:
+    Sizes: TypeAlias = BucketLadder | str | Iterable[int]
+    Rows: TypeAlias = BucketLadder | RectangleLadder | str | Iterable[int] | Iterable[tuple[int, int]]
+else:
+    Sizes = Rows = Any
+
+
+def _entries(given: Any) -> tuple[Any, ...]:
+    """Sizes (whole numbers) or shapes (pairs of them) of a text or a list, one or the other."""
+    entries: tuple[Any, ...] = ()
+    if isinstance(given, str):
+        if re.fullmatch(r"\s*[0-9]+(\s*,\s*[0-9]+)*\s*", given):
+            entries = tuple(int(size) for size in given.split(","))
+        elif re.fullmatch(r"\s*[0-9]+x[0-9]+(\s*,\s*[0-9]+x[0-9]+)*\s*", given):
+            pairs = (shape.split("x") for shape in given.split(","))
+            entries = tuple((int(sets), int(rows)) for sets, rows in pairs)
+    elif isinstance(given, Iterable):
+        entries = tuple(tuple(entry) if isinstance(entry, tuple | list) else entry for entry in given)
+    sizes, shapes = ([_is_whole(entry) for entry in entries], [_is_shape(entry) for entry in entries])
+    if not entries or not (all(sizes) or all(shapes)):
+        raise ValueError(
+            f"{given!r} is no ladder: sizes such as 1,8,64 or shapes n_seqs x n_seq_tokens such as 1x64,8x1 are needed"
+        )
+    if all(shapes) and min(map(min, entries)) < 1:
+        raise ValueError(f"{given!r} has a shape without rows: sizes of at least 1 are needed")
+    return entries
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_whole, value))
+
+
+def _ascend(sizes: Iterable[Any]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(sizes))
+
+
+def _holds(shapes: Iterable[tuple[int, int]], n_seqs: int, n_seq_tokens: int) -> bool:
+    return any(sets >= n_seqs and rows >= n_seq_tokens for sets, rows in shapes)

@@ -69,6 +69,7 @@ def test_anything_else_is_refused(text):
         ("opt:0", "the ladder opt:0 has the number 0"),
         ("8,4", "strictly ascending"),
         ("0,4", "all positive"),
+        ("1x0,4x1", "'1x0,4x1' has a shape without rows: sizes of at least 1 are needed"),
     ],
 )
 def test_impossible_numbers_are_refused(text, sentence):
@@ -76,9 +77,11 @@ def test_impossible_numbers_are_refused(text, sentence):
         parse_ladder(text)
 
 
-def test_shapes_have_to_hold_every_ubatch():
-    with pytest.raises(ValueError, match="2 x 4 rows do not fit any shape of 1x8,4x2"):
-        parse_ladder("1x8,4x2").build(8, 4)
+def test_shapes_are_completed_as_sizes_are():
+    assert parse_ladder("1x8,4x2").build(8, 4).shapes() == ((1, 8), (2, 4), (4, 2))
+    assert parse_ladder("1x64,8x1").build(512).shapes() == ((1, 1), (1, 64), (1, 512))
+    wide = parse_ladder("1x64,8x1").build(512, 32).shapes()
+    assert wide == ((1, 64), (1, 512), (2, 256), (4, 170), (8, 1), (8, 102), (16, 56), (32, 30))
 
 
 def test_several_ladders_between_commas():

@@ -6,6 +6,7 @@ import sys
 import types
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from ubjax.analysis.driver import drive, pack_prompts
@@ -14,7 +15,7 @@ from ubjax.analysis.padding import ModelSizes, account_padding
 from ubjax.analysis.shapes import StepShape, count_shapes, count_ubatches, steps_of
 from ubjax.analysis.step_cost import StepCost
 from ubjax.analysis.sweep import measure, sweep
-from ubjax.analysis.sweep_result import SweepResult
+from ubjax.analysis.sweep_result import COLUMNS, SweepResult
 from ubjax.analysis.traces import synthetic_trace
 from ubjax.buckets import Buckets
 
@@ -132,6 +133,12 @@ def test_best_and_select(result):
             call()
     with pytest.raises(ValueError, match=r"no row has {'n_ubatch': 5}"):
         result.best(n_ubatch=5)
+    with pytest.raises(
+        ValueError, match=r"no row has {'strategy': 'simple', 'n_ubatch': 5}: at least one is needed"
+    ):
+        result.select(strategy="simple").select(n_ubatch=5).best("seconds")
+    with pytest.raises(ValueError, match="there are no rows: at least one is needed"):
+        SweepResult([], {}).best()
 
 
 def test_the_table_as_text_html_and_csv(result, tmp_path):
@@ -143,8 +150,23 @@ def test_the_table_as_text_html_and_csv(result, tmp_path):
     rows = list(csv.DictReader(io.StringIO(result.to_csv(tmp_path / "s.csv"))))
     assert (tmp_path / "s.csv").read_text() == result.to_csv()
     assert [float(row["padded_share"]) for row in rows] == [row["padded_share"] for row in result.rows]
+    result.to_html(tmp_path / "s.html", "my <trace>.csv")
+    page = (tmp_path / "s.html").read_text()
+    assert table in page and "<h1>my &lt;trace&gt;.csv</h1>" in page and str(TRACE) in page
+    assert page.count("<svg") == 1 and "<?xml" not in page
+    assert all(f"<dt>{name}</dt><dd>{COLUMNS[name]}</dd>" in page for name in result.columns)
+
+
+def test_the_page_without_matplotlib(result, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result.to_html(tmp_path / "s.html")
-    assert table in (tmp_path / "s.html").read_text()
+    page = (tmp_path / "s.html").read_text()
+    assert "<svg" not in page and "<h1>ubjax sweep</h1>" in page and result._repr_html_() in page
+
+
+def test_every_column_is_explained(result):
+    known = {*result.columns, "programs", "matmul_padded", "attention_padded"}
+    assert known == set(COLUMNS) and "whole prompts" in COLUMNS["strategy"]
 
 
 def test_pandas_gets_the_rows(result, monkeypatch):
@@ -154,16 +176,35 @@ def test_pandas_gets_the_rows(result, monkeypatch):
 
 def test_the_plot_has_a_line_for_every_strategy_and_ladder(result):
     figure = result.plot()
-    left, right = figure.axes
-    assert [ax.get_ylabel() for ax in figure.axes] == ["compilations", "padded_share, %"]
-    assert len(left.get_lines()) == len(right.get_lines()) == 9
+    raw, left, right, seconds = figure.axes
+    assert [ax.get_ylabel() for ax in figure.axes] == ["shapes", "compilations", "padded_share, %", "seconds"]
+    assert len(left.get_lines()) == len(right.get_lines()) == len(seconds.get_lines()) == 9
     simple = result.select(strategy="simple", ladder="pow2").rows
     assert left.get_lines()[0].get_ydata().tolist() == [row["compilations"] for row in simple]
     assert left.get_legend().get_texts()[0].get_text() == "simple, pow2"
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in left.get_lines()}
+    assert len(looks) == 9 and len({line.get_marker() for line in left.get_lines()}) == 3
+    assert [line.get_label() for line in raw.get_lines()] == [
+        "simple",
+        "equal",
+        "seq",
+    ]  # no matter which ladder
+    assert raw.get_lines()[0].get_ydata().tolist() == [row["shapes"] for row in simple]
+    assert figure.get_suptitle() == str(TRACE)
     plt.close(figure)
 
 
+def test_single_values_are_a_list_of_one():
+    heard = []
+    one = sweep(TRACE, 64, "simple", "pow2", slots=6, n_batch=128, on_row=lambda i, n: heard.append((i, n)))
+    several = sweep(TRACE, [64], ["simple"], [parse_ladder("pow2")], slots=6, n_batch=128)
+    assert one.rows == several.rows and len(one) == 1 and heard == [(1, 1)]
+    assert sweep(TRACE, np.int64(64), "simple", parse_ladder("pow2"), slots=6, n_batch=128).rows == one.rows
+
+
 def test_shares_and_names_are_checked():
+    with pytest.raises(ValueError, match="the strategy is 'equl', one of simple, equal, seq is needed"):
+        sweep(TRACE[:0], 64, ("simple", "equl"))  # before any work
     for share in (0.0, 1.0):
         with pytest.raises(ValueError, match=f"a share of {share} of 120 requests"):
             sweep(TRACE, fit_share=share)

@@ -73,6 +73,12 @@ def test_every_format_is_read(tmp_path, name, text):
         ("a.csv", BURST + "9,GPT-4,,0,0,API log\n", "line 5: Request tokens is ''"),
         ("a.csv", "arrival,prompt,output\n", "a.csv holds no requests: at least one is needed"),
         ("a.csv", "arrival,prompt,output\n1,2,99999999999\n", "line 2: output is 99999999999, 0 to"),
+        (
+            "a.csv",
+            "arrival,prompt,output\n0,99999999999999999999,3\n",
+            "line 2: prompt is 99999999999999999999, 1 to 2147483647 tokens are needed",
+        ),
+        ("a.jsonl", f'{{"arrival": 1, "prompt": 1, "output": {2**80}}}', f"line 1: output is {2**80}, 0 to"),
         ("a.csv.gz", "", "a.csv.gz is no text file of requests"),
         ("a.jsonl", LINES + "{", "line 5: no JSON"),
         ("a.jsonl", "[1, 2, 3]", "line 1: arrival, prompt, output missing"),
@@ -97,8 +103,15 @@ def test_bytes_are_no_text(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"a\.csv is no text file of requests"):
         read_trace(tmp_path / "a.csv")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"b\.csv can't be read: No such file"):
         read_trace(tmp_path / "b.csv")
+
+
+def test_what_is_packed_is_known_by_its_first_bytes(tmp_path):
+    (tmp_path / "a.csv").write_bytes(gzip.compress(b"arrival,prompt,output\n0,3,4\n"))
+    assert read_trace(tmp_path / "a.csv").prompt.tolist() == [3]
+    (tmp_path / "b.csv.gz").write_text("arrival,prompt,output\n0,5,4\n")
+    assert read_trace(tmp_path / "b.csv.gz").prompt.tolist() == [5]
 
 
 def test_requests_are_sorted_and_sliced():

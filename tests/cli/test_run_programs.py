@@ -29,7 +29,7 @@ def test_after_the_warm_up_nothing_compiles_and_the_ladder_is_used(tmp_path, cap
     [
         ("opt:8", "the ladder opt:8 is fitted to traffic: a histogram of shapes is needed"),
         ("pow3", "'pow3' is no ladder: pow2"),
-        ("1x1", "1 x 2 rows do not fit any shape of 1x1"),
+        ("1x0", "'1x0' has a shape without rows: sizes of at least 1 are needed"),
     ],
 )
 def test_other_ladders_are_refused_before_the_model_is_loaded(ladder, sentence, capfd):

@@ -3,14 +3,20 @@
 import argparse
 import csv
 import json
+import subprocess
+import sys
 
 import matplotlib.image
 import pytest
 
 from tests.cli.tiny_model import write_tiny_model
+from tests.tiny import tiny_model
+from ubjax import Engine, EngineConfig
+from ubjax.analysis.ladder_kinds import ladder_text
+from ubjax.analysis.sweep_result import COLUMNS, SweepResult
 from ubjax.analysis.traces import synthetic_trace
 from ubjax.calibrate import calibrate
-from ubjax.cli import ladder, sweep
+from ubjax.cli import ladder, main, run, sweep
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture
 def ubjax(capsys):
-    """Run one of the two commands with small sizes; returns its output lines."""
+    """Run one of the two commands with small sizes; returns its output lines, and keeps what went to stderr."""
 
     def run(name, *argv):
         parser = argparse.ArgumentParser()
@@ -35,7 +41,8 @@ def ubjax(capsys):
             command.add_parser(commands)
         args = parser.parse_args([name, *argv, "--slots", "4", "--n-batch", "64"])
         assert args.execute(args) == 0
-        return capsys.readouterr().out.splitlines()
+        out, run.err = capsys.readouterr()
+        return out.splitlines()
 
     return run
 
@@ -60,8 +67,10 @@ def test_the_table_and_the_files(ubjax, trace, tmp_path):
         assert [float(row["padded_share"]) for row in csv.DictReader(file)] == [
             row["padded_share"] for row in rows
         ]
-    assert "<td>8,16</td>" in (tmp_path / "out.html").read_text()
-    assert matplotlib.image.imread(files[2]).shape[:2] == (400, 1000)
+    page = (tmp_path / "out.html").read_text()
+    assert "<td>8,16</td>" in page and "<h1>ubjax sweep own.csv</h1>" in page
+    assert ubjax.err.splitlines() == ["serving the trace ...", *(f"wrote {path}" for path in files)]
+    assert matplotlib.image.imread(files[2]).shape[:2] == (400, 1500)
 
 
 def test_ladders_are_fitted_to_the_first_share(ubjax, trace):
@@ -77,14 +86,31 @@ def test_ladders_are_fitted_to_the_first_share(ubjax, trace):
 @pytest.mark.parametrize("strategy", ["simple", "equal", "seq"])
 def test_the_ladder_goes_back_into_the_sweep(ubjax, trace, strategy):
     out = ubjax("ladder", trace, "-k", "9", "--n-ubatch", "32", "--strategy", strategy)
-    flag, text = out[-1].split()
-    assert flag == "--ladder" and out[1].startswith("pow2: ") and out[2].startswith("this ladder: ")
+    flag, text, *sizes = out[-1].split()
+    assert flag == "--ladder" and out[1].startswith("pow2: ")
+    shared = [] if strategy == "equal" else ["--kv-unified"]
+    assert sizes == ["--n-ubatch", "32", "--n-seq-max", "4", *shared]
     swept = ubjax("sweep", trace, "--n-ubatch", "32", "--strategy", strategy, "--ladder", "opt:9", flag, text)
     fitted, given = json.loads(swept[-1])["rows"]
     assert given["padded_share"] == fitted["padded_share"] and given["compilations"] <= 9
-    assert (
-        out[2] == f"this ladder: {given['compilations']} programs, {100 * given['padded_share']:.2f}% padding"
+    n = text.count(",") + 1
+    others = f" ({given['compilations']} for this trace, {n - given['compilations']} for what else can occur)"
+    assert out[2] == (
+        f"this ladder: {n} shapes{others if n > given['compilations'] else ''}, "
+        f"{100 * given['padded_share']:.2f}% padding"
     )
+
+
+def test_the_answer_goes_into_an_engine(ubjax, trace):
+    for strategy in ("simple", "equal"):
+        flags = ubjax("ladder", trace, "-k", "6", "--n-ubatch", "32", "--strategy", strategy)[-1]
+        parser = argparse.ArgumentParser()
+        run.add_model(parser)
+        args = parser.parse_args(["smollm2", *flags.split()])
+        sizes = {name: getattr(args, name) for name in ("n_ubatch", "n_seq_max", "kv_unified")}
+        engine = Engine(tiny_model(), None, EngineConfig(n_ctx=64, kv_pad=16, **sizes), rows=args.ladder)
+        assert ladder_text(engine.buckets.rows) == args.ladder
+        assert engine.buckets.rows.n_seqs == (4 if strategy == "equal" else 1)
 
 
 def test_a_price_chooses_the_number(ubjax, trace, tmp_path):
@@ -101,7 +127,7 @@ def test_a_price_chooses_the_number(ubjax, trace, tmp_path):
         )[-1]
         for price in ("1e9", "0")
     )
-    assert one == "--ladder 32" and len(many.split(",")) > 20
+    assert one == "--ladder 32 --n-ubatch 32 --n-seq-max 4 --kv-unified" and len(many.split(",")) > 20
     assert matplotlib.image.imread(tmp_path / "waste.png").shape[:2] == (400, 600)
 
 
@@ -142,6 +168,16 @@ def test_a_measured_model_adds_seconds_and_says_how_far_it_is_off(ubjax, trace, 
             ["sweep", "TRACE", "--strategy", "fast"],
             "the strategy is 'fast', one of simple, equal, seq is needed",
         ),
+        (
+            ["sweep", "no.csv", "--strategy", "simple,equl"],
+            "the strategy is 'equl', one of simple, equal, seq",
+        ),
+        (["sweep", "no.csv", "--html", "/"], "--html / is a folder, a file is needed"),
+        (
+            ["sweep", "no.csv", "--png", "x.txt"],
+            "--png x.txt: a name that ends with one of .png, .svg, .pdf is needed",
+        ),
+        (["ladder", "no.csv", "-k", "4", "--png", "x.txt"], "--png x.txt: a name that ends with one of .png"),
         (["sweep", "TRACE", "--ladder", "pow3"], "'pow3' is no ladder: pow2"),
         (["sweep", "TRACE", "--fit-share", "2"], "a share of 2.0 of 60 requests"),
         (
@@ -175,6 +211,53 @@ def test_a_picture_without_matplotlib(ubjax, trace, monkeypatch):
         ubjax("sweep", trace, "--png", "a.png")
 
 
-def test_a_file_that_is_not_there(ubjax, tmp_path):
-    with pytest.raises(OSError, match=r"none\.csv"):
-        ubjax("sweep", str(tmp_path / "none.csv"))
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    for argv in (["sweep", "none.csv"], ["ladder", "none.csv", "-k", "4"]):
+        assert main(argv) == 2
+        assert capsys.readouterr().err.endswith(": none.csv can't be read: No such file or directory\n")
+
+
+def test_a_terminal_is_spared_the_json(ubjax, trace, monkeypatch):
+    options = [trace, "--n-ubatch", "32", "--strategy", "simple", "--ladder", "1x64,8x1"]
+    piped = ubjax("sweep", *options)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert ubjax("sweep", *options) == piped[:-1] and len(piped) == 4
+    assert ubjax("sweep", *options, "--json") == piped
+
+
+def test_who_reads_no_further_hears_nothing(trace):
+    done = subprocess.run(
+        f"{sys.executable} -m ubjax sweep {trace} --n-ubatch 32 --strategy simple --ladder pow2 | true; "
+        'exit "${PIPESTATUS[0]}"',
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 141 and done.stderr in ("", "serving the trace ...\n")
+
+
+def test_the_help_explains_the_columns(capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name} {words}" in text for name, words in COLUMNS.items())
+
+
+def test_seconds_that_are_closer_than_their_error():
+    rows = [
+        {"strategy": name, "tokens": tokens, "seconds": seconds}
+        for name, tokens, seconds in (
+            ("simple", 5, 1.0),
+            ("equal", 5, 1.05),
+            ("equal", 5, 2.0),
+            ("seq", 3, 1.0),
+        )
+    ]
+    too_close = vars(sweep)["_too_close"]
+    assert too_close(SweepResult(rows, {}), 0.1) == [
+        "simple, equal: 2 of 3 rows are within 10% of the least seconds, which is how far off the seconds are: "
+        "their order says nothing"
+    ]
+    assert too_close(SweepResult(rows, {}), 0.01) == []

@@ -15,12 +15,11 @@ _DEFAULT_GAP = 64
 
 @dataclasses.dataclass(frozen=True)
 class LadderKind:
-    """What `parse_ladder` read: its text, the gap or N or K in it, the shapes given one by one."""
+    """What `parse_ladder` read: its text, and the gap or N or K in it."""
 
     text: str
     name: str
     number: int | None = None
-    shapes: tuple[tuple[int, int], ...] = ()
 
     @property
     def needs_traffic(self) -> bool:
@@ -32,8 +31,8 @@ class LadderKind:
     ) -> RectangleLadder:
         """The ladder for ubatches of up to `n_seqs` sets and `n_ubatch` rows.
 
-        pow2, pow2+gap, linear and sizes: the grid of the ladder to n_seqs by the one to n_ubatch. Shapes: those, cut
-        where they are too large. opt: fitted to `histogram`; without K as many shapes as pow2 uses for it.
+        pow2, pow2+gap and linear: the grid of the ladder to n_seqs by the one to n_ubatch. Sizes and shapes: see
+        `RectangleLadder.of`. opt: fitted to `histogram`; without K as many shapes as pow2 uses for it.
         """
         if self.name == "opt":
             if histogram is None:
@@ -41,9 +40,8 @@ class LadderKind:
                     f"the ladder {self.text} is fitted to traffic: a histogram of shapes is needed"
                 )
             return self._fitted(n_ubatch, n_seqs, histogram)
-        if self.name == "shapes":
-            cut = {(min(blocks, n_seqs), min(rows, n_ubatch)) for blocks, rows in self.shapes}
-            return RectangleLadder(n_ubatch, n_seqs, tuple(cut))
+        if self.name == "given":
+            return RectangleLadder.of(self.text, n_ubatch, n_seqs)
         return RectangleLadder.grid(self.sizes(n_seqs), self.sizes(n_ubatch))
 
     def sizes(self, top: int) -> BucketLadder:
@@ -54,8 +52,8 @@ class LadderKind:
             return BucketLadder.gapped(top, _DEFAULT_GAP if self.number is None else self.number)
         if self.name == "linear" and self.number is not None:
             return BucketLadder.linear(top, self.number)
-        if self.name == "sizes":
-            return BucketLadder((*(rows for _, rows in self.shapes if rows < top), top))
+        if self.name == "given":
+            return BucketLadder.of(self.text, top)
         raise ValueError(f"the ladder {self.text} has no sizes without traffic")
 
     def _fitted(self, n_ubatch: int, n_seqs: int, histogram: RectangleHistogram) -> RectangleLadder:
@@ -79,17 +77,14 @@ def parse_ladder(text: str) -> LadderKind:
 
     pow2: powers of two. pow2+gap:64: powers of two to 64, then steps of 64 (the default gap). linear:8: 8 equal
     steps. opt:8: the best 8 for the traffic; opt: as many as pow2 uses. 1,8,64: these sizes and n_ubatch. 1x64,4x16:
-    shapes n_seqs x n_seq_tokens.
+    shapes n_seqs x n_seq_tokens, and what full ubatches need besides.
 
     Raises ValueError for anything else.
     """
     text = text.strip()
-    if re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
-        sizes = BucketLadder(tuple(int(size) for size in text.split(","))).sizes
-        return LadderKind(text, "sizes", shapes=tuple((1, size) for size in sizes))
-    if re.fullmatch(r"[0-9]+x[0-9]+(,[0-9]+x[0-9]+)*", text):
-        pairs = (shape.split("x") for shape in text.split(","))
-        return LadderKind(text, "shapes", shapes=tuple((int(blocks), int(rows)) for blocks, rows in pairs))
+    if {_form(word) for word in text.split(",")} in ({"size"}, {"shape"}):
+        RectangleLadder.of(text, 1)  # refuses sizes that can't be
+        return LadderKind(text, "given")
     found = re.fullmatch(r"(pow2|pow2\+gap|linear|opt)(?::([0-9]+))?", text)
     if found is None or (found[1] == "pow2" and found[2]) or (found[1] == "linear" and not found[2]):
         raise ValueError(f"{text!r} is no ladder: {_FORMS} is needed")

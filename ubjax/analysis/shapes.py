@@ -60,6 +60,12 @@ UbatchCounts: TypeAlias = collections.Counter[UbatchKind]
 StepCounts: TypeAlias = collections.Counter[StepShape]
 
 
+def check_strategy(name: str) -> None:
+    """Raise ValueError unless there is a strategy of this name."""
+    if name not in STRATEGIES:
+        raise ValueError(f"the strategy is {name!r}, one of {', '.join(STRATEGIES)} is needed")
+
+
 def count_shapes(traffic: Traffic, n_ubatch: Sequence[int], strategy: str) -> dict[int, ShapeCounts]:
     """For each n_ubatch how many ubatches of each shape (n_seqs, n_seq_tokens) the traffic gives.
 
@@ -96,8 +102,7 @@ def count_ubatches(
     the ubatch runs, for a cache that grows along the ladder `n_kv` and never shrinks; unified for "simple", one stream
     for each sequence otherwise (see `Traffic.needed_cells`). Without a ladder it is 0.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"the strategy is {strategy!r}, one of {', '.join(STRATEGIES)} is needed")
+    check_strategy(strategy)
     if not n_ubatch or min(n_ubatch) < 1:
         raise ValueError(f"n_ubatch is {list(n_ubatch)}, sizes of at least 1 are needed")
     if not len(traffic):

@@ -1,14 +1,23 @@
 """What n_ubatch, split strategy and bucket ladder cost a traffic: a table of all combinations, without a model."""
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ubjax.analysis.driver import drive, pack_prompts
 from ubjax.analysis.ladder import Cost
 from ubjax.analysis.ladder_kinds import LadderKind, parse_ladder
 from ubjax.analysis.padding import ModelSizes, padding_of
 from ubjax.analysis.rectangle_ladder import RectangleHistogram
-from ubjax.analysis.shapes import UbatchCounts, count_shapes, count_ubatches, shapes_of, steps_of
+from ubjax.analysis.shapes import (
+    UbatchCounts,
+    check_strategy,
+    count_shapes,
+    count_ubatches,
+    shapes_of,
+    steps_of,
+)
 from ubjax.analysis.step_cost import StepCost
 from ubjax.analysis.sweep_result import SweepResult
 from ubjax.analysis.traces import Trace
@@ -16,24 +25,25 @@ from ubjax.analysis.traffic import Traffic
 from ubjax.buckets import Buckets
 from ubjax.config import round_up
 from ubjax.ladders import BucketLadder, RectangleLadder
-from ubjax.typing import Number
+from ubjax.typing import Number, Whole
 
 KV_PAD = 256  # cells, as an engine rounds them
 
 
 def sweep(
     trace: Trace,
-    n_ubatch: Sequence[int] = (32, 64, 128, 256, 512),
-    strategy: Sequence[str] = ("simple", "equal", "seq"),
-    ladder: Sequence[str | LadderKind] = ("pow2", "opt"),
+    n_ubatch: Whole | Sequence[Whole] = (32, 64, 128, 256, 512),
+    strategy: str | Sequence[str] = ("simple", "equal", "seq"),
+    ladder: str | LadderKind | Sequence[str | LadderKind] = ("pow2", "opt"),
     *,
     slots: int = 32,
     n_batch: int = 2048,
     fit_share: float | None = None,
     cost: Cost | StepCost | None = None,
     sizes: ModelSizes | None = None,
+    on_row: Callable[[int, int], None] | None = None,
 ) -> SweepResult:
-    """Serve a trace with every combination of n_ubatch, split strategy and ladder, and count.
+    """Serve a trace with every combination of n_ubatch, split strategy and ladder (one each, or several), and count.
 
     The trace becomes decodes as in `drive` (closed loop); for "seq" as in `pack_prompts`, whole prompts in embedding
     mode. They are cut by the real split functions, and each ubatch goes to the smallest bucket of the ladder that
@@ -43,38 +53,43 @@ def sweep(
     `cost(rows)` [seconds] of a ubatch adds `seconds`; a StepCost also goes by K/V and outputs. With one of these, or
     with the `sizes` of a model, the ladders of K/V and outputs are those that an engine has by itself, and `programs`
     counts its programs of a step, of which one for each size of K/V and of outputs; `sizes` add the shares of the FLOPs
-    of matrices and of attention that are padding.
+    of matrices and of attention that are padding. `on_row(i, n)` hears when the i-th of n rows is there.
 
     Raises ValueError for an unknown strategy or ladder, and for sizes that can't be.
     """
-    kinds = [kind if isinstance(kind, LadderKind) else parse_ladder(kind) for kind in ladder]
+    kinds = [kind if isinstance(kind, LadderKind) else parse_ladder(kind) for kind in _several(ladder)]
+    n_ubatch, strategies = [int(size) for size in _several(n_ubatch)], _several(strategy)
+    for name in strategies:
+        check_strategy(name)
     fitting, measured = (trace, trace) if fit_share is None else _parts(trace, fit_share)
-    result = SweepResult([], {})
-
-    @functools.cache
-    def served(form: Callable[..., Traffic], part: Trace) -> Traffic:
-        return form(part, slots=slots, n_batch=n_batch)
-
-    for name in strategy:
-        n_seqs = slots if name == "equal" else 1
+    result = SweepResult([], {}, str(measured))
+    served = functools.cache(lambda form, part: form(part, slots=slots, n_batch=n_batch))
+    for name in strategies:
         form = pack_prompts if name == "seq" else drive
         traffic = served(form, measured)
         n_kv = _cells(traffic, name) if sizes is not None or isinstance(cost, StepCost) else None
         counts = count_ubatches(traffic, n_ubatch, name, n_kv)
-        shapes = {size: shapes_of(counts[size]) for size in n_ubatch}
-        fit_to = shapes
+        fit_to = shapes = {size: shapes_of(counts[size]) for size in n_ubatch}
         if fit_share is not None and any(kind.needs_traffic for kind in kinds):
             fit_to = count_shapes(served(form, fitting), n_ubatch, name)
-        for size in n_ubatch:
-            for kind in kinds:
-                built = kind.build(size, n_seqs, fit_to[size])
-                row = {"strategy": name, "n_ubatch": size, "ladder": kind.text, "decodes": len(traffic)}
-                row |= measure(shapes[size], built, None if isinstance(cost, StepCost) else cost)
-                if n_kv is not None:
-                    row |= measure_steps(traffic, counts[size], built, cost, sizes)
-                result.rows.append(row)
-                result.ladders[name, size, kind.text] = built
+        for size, kind in itertools.product(n_ubatch, kinds):
+            built = kind.build(size, slots if name == "equal" else 1, fit_to[size])
+            row = {"strategy": name, "n_ubatch": size, "ladder": kind.text, "decodes": len(traffic)}
+            row |= measure(shapes[size], built, None if isinstance(cost, StepCost) else cost)
+            if n_kv is not None:
+                row |= measure_steps(traffic, counts[size], built, cost, sizes)
+            result.rows.append(row)
+            result.ladders[name, size, kind.text] = built
+            if on_row is not None:
+                on_row(len(result), len(strategies) * len(n_ubatch) * len(kinds))
     return result
+
+
+def _several(given: Any) -> list[Any]:
+    """One value or several, as a list."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return [given]
+    return list(given)
 
 
 def _parts(trace: Trace, share: float) -> tuple[Trace, Trace]:

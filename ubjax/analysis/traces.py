@@ -7,7 +7,9 @@ import csv
 import dataclasses
 import datetime
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,7 @@ CSV_FORMATS = {
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a trace file; `.gz` is unpacked on the way.
+    """Read a trace file; what gzip has packed is unpacked on the way, whatever its name.
 
     CSV, known by its header: Azure LLM inference (TIMESTAMP, ContextTokens, GeneratedTokens), BurstGPT (Timestamp,
     Model, Request tokens, Response tokens, ...), or one's own with the columns arrival [seconds], prompt, output
@@ -92,13 +94,17 @@ def read_trace(path: str | Path) -> Trace:
     Raises ValueError that names the line for what can't be read, OSError for a file that isn't there.
     """
     path = Path(path)
-    opener = gzip.open if path.suffix == ".gz" else open
     ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+        with path.open("rb") as file:
+            packed = file.peek(2)[:2] == b"\x1f\x8b"  # nothing is read twice: the file may be a pipe
+            unpacked = gzip.GzipFile(fileobj=file) if packed else file
+            lines = io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
             requests = list(_json_requests(lines) if ending == ".jsonl" else _csv_requests(lines))
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError, csv.Error) as error:
         raise ValueError(f"{path.name} is no text file of requests: {error}") from error
+    except OSError as error:
+        raise type(error)(f"{path} can't be read: {error.strerror or error}") from error
     except ValueError as error:
         raise ValueError(f"{path.name}, {error}") from error
     if not requests:
@@ -167,7 +173,7 @@ def _request(line: int, *fields: tuple[str, Any, Callable[[Any], float]]) -> tup
             wrong = isinstance(given, bool) or (isinstance(given, float) and value != given)
         except (TypeError, ValueError, OverflowError):
             value, wrong = 0, True
-        if wrong or not np.isfinite(value):
+        if wrong or (isinstance(value, float) and not np.isfinite(value)):
             raise ValueError(f"line {line}: {name} is {given!r}, {_NEEDED[read]} is needed")
         if least is not None and not least <= value < 2**31:
             raise ValueError(f"line {line}: {name} is {value}, {least} to {2**31 - 1} tokens are needed")

@@ -1,6 +1,7 @@
 """The command line: run, chat, split, verify, sweep and ladder. Errors are one line on stderr and exit status 2."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -9,7 +10,10 @@ from ubjax.cli import chat, ladder, run, split, sweep, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status (0 fine, 1 a comparison failed, 2 bad input)."""
+    """Run a command; returns the exit status.
+
+    0 fine, 1 a comparison failed, 2 bad input, 130 interrupted, 141 whoever reads the output has gone.
+    """
     parser = argparse.ArgumentParser(
         prog="ubjax", description="llama.cpp's batch -> ubatch -> KV pipeline as a JAX program."
     )
@@ -24,10 +28,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if more:
         args.prompt = [*args.prompt, *more]
     try:
-        return args.execute(args)
+        status = args.execute(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        return 141
     except (ValueError, OSError, ImportError) as error:
-        print(f"ubjax {args.command}: {error}", file=sys.stderr)
+        print(f"ubjax {args.command}: {_sentence(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"ubjax {args.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _sentence(error: Exception) -> str:
+    """The error in words; the system's own say which file and why."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)} can't be opened: {error.strerror}"
+    return str(error)

@@ -1,4 +1,4 @@
-"""`ubjax ladder TRACE -k 8`: the best bucket ladder for a trace of requests, as the flag that uses it."""
+"""`ubjax ladder TRACE -k 8`: the best bucket ladder for a trace of requests, as the flags that use it."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,8 @@ from ubjax.analysis.ladder_kinds import ladder_text, parse_ladder
 from ubjax.analysis.shapes import STRATEGIES, ShapeCounts, count_shapes
 from ubjax.analysis.sweep import measure
 from ubjax.analysis.traces import read_trace
-from ubjax.cli.trace_argument import add_trace_arguments, check_outputs
+from ubjax.cli.progress import Progress
+from ubjax.cli.trace_argument import add_trace_arguments, check_outputs, say_written
 from ubjax.ladders import RectangleLadder
 
 
@@ -50,26 +51,46 @@ def add_parser(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Count the trace's shapes, fit the ladder, print what it saves; the last line is the flag."""
+    """Count the trace's shapes, fit the ladder, print what it saves; the last line has the flags."""
     check_outputs({"--png": args.png})
     if args.strategy == "equal" and (args.png or args.compile_price is not None):
         option = "--png" if args.png else "--compile-price"
         raise ValueError(f"{option} is for ladders of one dimension: the strategy simple or seq is needed")
+    if args.k is not None:
+        parse_ladder(f"opt:{args.k}")  # refuses numbers that can't be
     trace = read_trace(args.trace)
     print(trace, flush=True)
     form = pack_prompts if args.strategy == "seq" else drive
-    with jax.default_device(jax.devices("cpu")[0]):
+    with jax.default_device(jax.devices("cpu")[0]), Progress(None, "serving the trace"):
         traffic = form(trace, slots=args.slots, n_batch=args.n_batch)
         counts = count_shapes(traffic, [args.n_ubatch], args.strategy)[args.n_ubatch]
     n_seqs = args.slots if args.strategy == "equal" else 1
     ladder = _fitted(counts, args, n_seqs)
     for name, built in (("pow2", parse_ladder("pow2").build(args.n_ubatch, n_seqs)), ("this ladder", ladder)):
-        found = measure(counts, built)
-        print(f"{name}: {found['compilations']} programs, {100 * found['padded_share']:.2f}% padding")
+        print(f"{name}: {_account(counts, built)}")
     if args.png:
         waste_curve(_rows(counts), 32, top=args.n_ubatch).plot().figure.savefig(args.png)
-    print(f"--ladder {ladder_text(ladder)}")
+        say_written(args.png)
+    print(_flags(ladder, args))
     return 0
+
+
+def _account(counts: ShapeCounts, ladder: RectangleLadder) -> str:
+    """Its shapes, those among them that the trace needs, and the padding."""
+    found, n_shapes = measure(counts, ladder), len(ladder.shapes())
+    needed = found["compilations"]
+    others = (
+        f" ({needed} for this trace, {n_shapes - needed} for what else can occur)"
+        if needed < n_shapes
+        else ""
+    )
+    return f"{n_shapes} shapes{others}, {100 * found['padded_share']:.2f}% padding"
+
+
+def _flags(ladder: RectangleLadder, args: argparse.Namespace) -> str:
+    """The flags of `ubjax run` for this ladder and the sizes that it was made for."""
+    flags = f"--ladder {ladder_text(ladder)} --n-ubatch {args.n_ubatch} --n-seq-max {args.slots}"
+    return flags if args.strategy == "equal" or args.slots == 1 else f"{flags} --kv-unified"
 
 
 def _fitted(counts: ShapeCounts, args: argparse.Namespace, n_seqs: int) -> RectangleLadder:

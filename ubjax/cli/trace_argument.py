@@ -2,7 +2,10 @@
 
 import argparse
 import importlib.util
+import sys
 from pathlib import Path
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,7 +15,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACE",
         type=Path,
         help="requests: an Azure LLM inference or BurstGPT CSV, a CSV with the columns arrival, prompt and output, "
-        "or JSONL with these keys (seconds and tokens; .gz as well)",
+        "or JSONL with these keys (seconds and tokens; packed by gzip as well)",
     )
     parser.add_argument(
         "--slots", metavar="S", type=int, default=32, help="sequences that run at the same time (default 32)"
@@ -31,11 +34,20 @@ def read_sizes(option: str, text: str) -> list[int]:
 
 
 def check_outputs(paths: dict[str, Path | None]) -> None:
-    """Refuse what can't be written, before any work: folders that aren't there, pictures without matplotlib."""
+    """Refuse what can't be written, before any work: no such folder, a folder itself, pictures of other endings."""
     for option, path in paths.items():
-        if path is not None and not path.absolute().parent.is_dir():
+        if path is None:
+            continue
+        if not path.absolute().parent.is_dir():
             raise ValueError(f"{option} {path}: there is no folder {path.absolute().parent}")
-        if path is not None and path.is_dir():
+        if path.is_dir():
             raise ValueError(f"{option} {path} is a folder, a file is needed")
+        if option == "--png" and path.suffix.lower() not in PICTURES:
+            raise ValueError(f"--png {path}: a name that ends with one of {', '.join(PICTURES)} is needed")
     if paths.get("--png") is not None and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--png needs matplotlib: pip install matplotlib")
+
+
+def say_written(path: Path) -> None:
+    """Say that a file is there."""
+    print(f"wrote {path}", file=sys.stderr, flush=True)
