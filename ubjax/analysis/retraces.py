@@ -11,7 +11,16 @@ import jax
 
 from ubjax.analysis.compiles import UnexpectedCompilationError
 from ubjax.analysis.events import Stage, cache_generation, program_events
-from ubjax.analysis.signature import Cause, Signature, code_of, differences, name_of, signature_of, statics_of
+from ubjax.analysis.signature import (
+    Cause,
+    Signature,
+    code_of,
+    differences,
+    name_of,
+    quick_key,
+    signature_of,
+    statics_of,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,6 +38,7 @@ else:
 
 
 _MOST_SIGNATURES = 256  # remembered for each function; the oldest go
+_MOST_KEYS = 4096  # of calls that need no second look
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +57,9 @@ class Retrace:
         return f"call {self.call}: {', '.join(self.built)}: {why}"
 
 
+_OPERATIONS = {*dir(jax.numpy), *dir(jax.lax)}  # which are jitted once, with the module
+
+
 class Watched(Generic[P, R]):
     """A function that behaves as the one it wraps, and keeps a list of its retraces. Made by `watch`."""
 
@@ -58,6 +71,7 @@ class Watched(Generic[P, R]):
         functools.update_wrapper(self, function)
         self._function = function
         self._signatures, self._earlier = _earlier_calls(function)
+        self._keys: set[Any] = set()
         self._static: dict[str, bool] = {}
         self._generation = cache_generation()
         self.calls = 0
@@ -79,6 +93,12 @@ class Watched(Generic[P, R]):
         except UnexpectedCompilationError as error:
             retrace = self._note(built, signature_of(self._function, args, kwargs))
             raise UnexpectedCompilationError(error.function, str(retrace)) from None
+        key = quick_key(args, kwargs)
+        if not built and key in self._keys:
+            return result
+        if len(self._keys) >= _MOST_KEYS:
+            self._keys.clear()
+        self._keys.add(key)
         signature = signature_of(self._function, args, kwargs)
         if built:
             if isinstance(self._function, jax.stages.Wrapped):
@@ -92,6 +112,9 @@ class Watched(Generic[P, R]):
     def _note(self, built: list[str], signature: Signature) -> Retrace:
         generation, before = cache_generation(), self._generation
         causes = self._causes(signature) or self._unseen(built, generation != before)
+        by_value = len(causes) == 1 and causes[0].kind == "static value"  # alone: now it is known
+        if by_value and isinstance(self._function, jax.stages.Wrapped):
+            self._static.setdefault(causes[0].argument, True)
         self._generation = generation
         retrace = Retrace(self.calls, tuple(built), tuple(causes))
         self.retraces.append(retrace)
@@ -113,13 +136,14 @@ class Watched(Generic[P, R]):
         if lost or isinstance(self._function, jax.stages.Wrapped):
             cleared = "the same, but jax's caches were cleared or its configuration changed"
             return [Cause(name_of(self._function), "unknown", "these arguments", cleared)]
-        ready = [stage.rpartition(" ")[0] for stage in built if not stage.endswith(" traced")]
-        names = ready or [stage.rpartition(" ")[0] for stage in built]
+        ready = [stage for stage in built if not stage.endswith(" traced")] or built
+        names = dict.fromkeys(stage.rpartition(" ")[0] for stage in ready)
+        own = [name for name in names if name.lstrip("_").replace("-", "_") not in _OPERATIONS]
         anew = "one jitted anew in each call (or given other shapes inside)"
-        return [
-            Cause(name, "new function object", "one that had these arguments", anew)
-            for name in dict.fromkeys(names)
-        ]
+        if own:
+            return [Cause(name, "new function object", "one that had these arguments", anew) for name in own]
+        few = ", ".join([*names][:3]) + (" ..." if len(names) > 3 else "")
+        return [Cause(few, "shape", "those of earlier calls", "other ones, which depend on values")]
 
     def __str__(self) -> str:
         lines = [f"{name_of(self._function)}: {self.calls} calls, {len(self.retraces)} programs"]

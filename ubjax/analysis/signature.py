@@ -15,6 +15,7 @@ Kind: TypeAlias = Literal[
     "dtype",
     "weak type",
     "sharding",
+    "transformation",
     "pytree structure",
     "None or not",
     "given or not",
@@ -23,6 +24,7 @@ Kind: TypeAlias = Literal[
     "new function object",
     "unknown",
 ]
+_JITTED = type(jax.jit(lambda: 0))
 _SPEAK_FOR_THEMSELVES = ("None or not", "given or not", "place or keyword")
 
 
@@ -48,6 +50,7 @@ class _Array:
     dtype: str
     weak_type: bool
     sharding: str
+    transformation: str  # the kind of tracer inside one of jax's transformations
     value: Any = None
 
 
@@ -86,13 +89,32 @@ def signature_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return Signature(leaves, structures, frozenset(kwargs) & frozenset(places), defaults)
 
 
+def quick_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same for calls of one signature; also for other objects at one place in memory, so only a first look."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    return structure, tuple(_quick(leaf) for leaf in leaves)
+
+
+def _quick(leaf: Any) -> Any:
+    if isinstance(leaf, Tracer):
+        return type(leaf), leaf.aval
+    if isinstance(leaf, jax.Array):
+        return leaf.aval, leaf.sharding if leaf.committed else None
+    if isinstance(leaf, np.ndarray | np.generic):
+        return type(leaf), leaf.shape, leaf.dtype
+    return type(leaf), leaf if isinstance(leaf, int | float | complex | str) else id(leaf)
+
+
 def statics_of(
     function: jax.stages.Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, bool]:
     """Which arguments of a call just made are static, by name; without those that can't be told apart.
 
     jax says how many arguments by place are not static: arrays are among them, and of the numbers all or none.
+    Nothing is known of other wrappers than jax.jit's own.
     """
+    if not isinstance(function, _JITTED):
+        return {}
     dynamic_args, dynamic_kwargs = function.trace(*args, **kwargs).args_info
     static = {name: name not in dynamic_kwargs for name in kwargs}
     numbers = []
@@ -168,11 +190,13 @@ def _leaf(value: Any) -> _Leaf:
     aval: Any = jax.typeof(
         type(value)(0) if is_number else value
     )  # a static number may be larger than any dtype
-    sharding = "any device"
-    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.committed:
+    sharding, tracer = "any device", "none"
+    if isinstance(value, Tracer):
+        tracer = type(value).__name__
+    elif isinstance(value, jax.Array) and value.committed:
         sharding = str(value.sharding)
-    array = _Array(aval.shape, str(aval.dtype), bool(aval.weak_type), sharding, value if is_number else None)
-    return _Leaf(array, None)
+    number = value if is_number else None
+    return _Leaf(_Array(aval.shape, str(aval.dtype), bool(aval.weak_type), sharding, tracer, number), None)
 
 
 def _of_leaf(path: str, old: _Leaf, new: _Leaf) -> list[Cause]:
@@ -195,6 +219,7 @@ def _of_leaf(path: str, old: _Leaf, new: _Leaf) -> list[Cause]:
         "dtype": (old.array.dtype, new.array.dtype),
         "weak type": (old.array.weak_type, new.array.weak_type),
         "sharding": (old.array.sharding, new.array.sharding),
+        "transformation": (old.array.transformation, new.array.transformation),
     }
     return [Cause(path, kind, str(a), str(b)) for kind, (a, b) in kinds.items() if a != b]
 
@@ -208,10 +233,10 @@ def _of_value(path: str, old: _Leaf, new: _Leaf) -> list[Cause]:
 
 def _of_static(path: str, old: _Leaf, new: _Leaf) -> list[Cause]:
     """A part of a static argument: a number by type and value, else as any leaf."""
-    if old.array is None or new.array is None:
+    if old.array is None and new.array is None:
         return _of_leaf(path, old, new)
-    a, b = old.array.value, new.array.value
-    return [] if _equal(a, b) else [Cause(path, "static value", repr(a), repr(b))]
+    a, b = (leaf.value if leaf.array is None else leaf.array.value for leaf in (old, new))
+    return [] if _equal(a, b) else [Cause(path, "static value", _object_text(a), _object_text(b))]
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -199,7 +199,8 @@ def read_prompts(path: Path) -> list[str]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} can't be read as text: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} can't be read as text: {reason}") from None
     if path.suffix != ".jsonl":
         return lines
     prompts = []
