@@ -143,6 +143,7 @@ def test_best_and_select(result):
 
 def test_the_table_as_text_html_and_csv(result, tmp_path):
     lines = str(result).splitlines()
+    assert repr(result) == str(result)
     assert len(lines) == 1 + len(result) and len({len(line) for line in lines}) == 1
     assert lines[0].split() == result.columns and f"{100 * result.rows[0]['padded_share']:.2f}%" in lines[1]
     table = result._repr_html_()

@@ -168,6 +168,8 @@ class SweepResult:
         widths = [max(len(line[i]) for line in cells) for i in range(len(self.columns))]
         return "\n".join("  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         lines = (
