@@ -11,6 +11,7 @@ from ubjax.generate import Sampling
 from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
+from ubjax.positions import mrope_positions
 from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
 from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
 from ubjax.ubatch import Ubatch, take_ubatch
@@ -37,6 +38,7 @@ __all__ = [
     "Ubatch",
     "count_compilations",
     "load_model",
+    "mrope_positions",
     "show",
     "split_equal",
     "split_seq",

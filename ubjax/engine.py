@@ -65,7 +65,7 @@ class Engine(Saving, Generates):
         self.tokenizer = tokenizer
         self.model_config = model.config
         self.caches = config.caches(
-            model.config.n_ctx_train, n_swa=model.config.n_swa, swa_type=model.config.swa_type
+            model.config.n_ctx_train, model.config.n_pos, model.config.n_swa, model.config.swa_type
         )
         self.memory = self.caches[0]
         n_batch, self.n_ubatch = config.batch_sizes(self.memory)
@@ -73,6 +73,7 @@ class Engine(Saving, Generates):
             n_vocab=model.config.n_vocab,
             n_batch=n_batch,
             n_seq_max=config.n_seq_max,
+            n_pos=model.config.n_pos,
             n_embd=model.config.n_embd,
             allow_mixed=True,
         )
@@ -137,7 +138,7 @@ class Engine(Saving, Generates):
 
     def batch(self, token: Any = None, **arrays: Any) -> Batch:
         """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
-        arrays.setdefault("next_pos", self._ranges()[1] + 1)
+        arrays.setdefault("next_pos", self._next_pos())
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
 
     def decode(self, batch: Any) -> Outputs:

@@ -78,13 +78,16 @@ class EnginePrograms:
             (caches.rm, (cells, *(NUMBER,) * 3, known)),
             (caches.cp, (cells, *(NUMBER,) * 4, known)),
             (caches.keep, (cells, NUMBER, known)),
-            (caches.add, (cells, words, *(NUMBER,) * 3, known)),
-            (caches.div, (cells, words, *(NUMBER,) * 3, known)),
             (caches.outsider, (cells, words, NUMBER, NUMBER)),
             (caches.can_resume, (cells, NUMBER, NUMBER, known)),
             (caches.settle, (cells,)),
         ):
             yield _program(function, "", lambda arguments=arguments: arguments)
+        if self._movable:
+            for function in (caches.add, caches.div):
+                yield _program(function, "", lambda: (cells, words, *(NUMBER,) * 3, known))
+        else:
+            yield _program(caches.next_pos, "", lambda: (cells, known))
         if len(known) > 1:
             yield _program(caches.can_go_on, "", lambda: (cells, known))
             yield _program(caches.drop_passed, "", lambda: (cells, NUMBER, NUMBER, known))
@@ -100,7 +103,8 @@ class EnginePrograms:
                 shape = f"kv {small} to {large} of cache {c}"
                 yield _program(grow, shape, lambda n=n_kv, c=c, large=large: (self._kv(n)[c], large))
         copies = self.buckets.n_copies.sizes if self.caches[0].n_streams > 1 else ()
-        for n_kv, (n, rotate) in itertools.product(sizes, (*((n, False) for n in copies), (0, True))):
+        updates = [*((n, False) for n in copies), *([(0, True)] if self._movable else [])]
+        for n_kv, (n, rotate) in itertools.product(sizes, updates):
             shape = f"kv {kv_name(n_kv)}|{'rotated' if rotate else f'{n} copies'}"
             arguments = functools.partial(self._update_arguments, n_kv, n, rotate)
             yield _program(self.step.updates, shape, arguments)
@@ -112,6 +116,11 @@ class EnginePrograms:
         for n, buffer in zip(n_outputs, logits, strict=True):
             yield _program(take_row, f"out {n}", lambda buffer=buffer: (buffer, NUMBER))
         yield from sampling_programs(logits, n_seq_max=self.caches[0].n_seq_max, device=device)
+
+    @property
+    def _movable(self) -> bool:
+        """Whether positions can be moved; those of M-RoPE can't."""
+        return self.caches[0].n_pos == 1
 
     @property
     def _cells(self) -> AllCells:
