@@ -6,6 +6,7 @@ from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
+from ubjax.control import required_ubatch
 from ubjax.engine import Engine
 from ubjax.generate import Sampling
 from ubjax.ladders import BucketLadder, RectangleLadder
@@ -39,6 +40,7 @@ __all__ = [
     "count_compilations",
     "load_model",
     "mrope_positions",
+    "required_ubatch",
     "show",
     "split_equal",
     "split_seq",

@@ -15,17 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from ubjax.batch import Batch
+from ubjax.batch import Batch, mark_all_outputs
 from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
-from ubjax.config import BatchConfig, EngineConfig, as_integer
-from ubjax.control import Staged, advance, plan_decode, stage
+from ubjax.config import BatchConfig, EngineConfig, as_choice, as_integer
+from ubjax.control import Staged, advance, plan_decode, required_ubatch, stage
 from ubjax.generate import Generates, TextCodec
-from ubjax.host_batch import on_host
+from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
-from ubjax.memory.init_batch import Prepared
+from ubjax.memory.init_batch import Mode, Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
@@ -33,7 +33,7 @@ from ubjax.pytree import Layout
 from ubjax.saving import Saving
 from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
-from ubjax.typing import Whole
+from ubjax.typing import Choice, Whole
 from ubjax.usage import Usage
 from ubjax.warmup import CompiledProgram, EnginePrograms, Warmup, warm_up
 
@@ -141,25 +141,34 @@ class Engine(Saving, Generates):
         arrays.setdefault("next_pos", self._next_pos())
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
 
-    def decode(self, batch: Any) -> Outputs:
+    def decode(self, batch: Any, *, causal: Choice = True, embd_all: Choice = False) -> Outputs:
         """Run a batch through the model, keep its keys and values, return the logits of its output tokens.
+
+        Unless `causal`, a token sees all that is cached of its sequence and all of it in this batch, which one ubatch
+        then has to hold (the chunks of an image; `required_ubatch`). `embd_all`, llama.cpp's embedding mode: every
+        token is an output, with streams a ubatch is of one sequence.
 
         Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
         has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
-        batch = self._fitted(batch)
+        mode = Mode.of(causal=as_choice(causal, "causal"), embd_all=as_choice(embd_all, "embd_all"))
+        batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
+        if required_ubatch(batch, causal=causal) > self.n_ubatch:
+            n = int(batch.n_tokens)
+            raise refusal(Reason.UBATCH_TOO_SMALL, where=-1, found=n, needed=self.n_ubatch)
+        batch = mark_all_outputs(batch) if embd_all else batch
         cells, kept = self._cells, self._kept.copy()
         if kept:  # the batch's own are wanted, not to be given up
             self._touched(seq for seq in kept if np.any(batch.seq & self._set([seq])))
-        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
+        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
         while int(status.code) == Reason.NO_SLOT and self._kept:
             self._evict()
-            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
+            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
         if int(status.code) != Reason.OK:
             left, self._cells, self._kept = self._cells, cells, kept
             if int(status.code) == Reason.NO_SLOT:
-                raise self._no_slot(status, batch, left)
+                raise self._no_slot(status, batch, mode, left)
             raise_if_error(status)
         self._grow(n_kv)
         last = prepared.cells
@@ -178,7 +187,7 @@ class Engine(Saving, Generates):
             )
             at = (batch, prepared.plan, prepared.slot, np.int32(k))
             before, cells = cells, last if k == n - 1 else advance(cells, *at, self.caches)
-            staged = stage(cells, *at, bucket, self.caches)
+            staged = stage(cells, *at, prepared.causal, bucket, self.caches)
             if k:
                 self._finish(buffers[-1], before)
             buffers.append(self._launch(staged))
@@ -190,26 +199,16 @@ class Engine(Saving, Generates):
         self._finish(buffers[-1], cells)
         return outputs
 
-    def _plan(self, batch: Batch) -> tuple[Prepared, Any]:
+    def _plan(self, batch: Batch, mode: Mode) -> tuple[Prepared, Any]:
         """The prepared batch, and what the host needs of it."""
         prepared, packed = plan_decode(
-            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.caches, self.n_ubatch
+            batch, self._cells, np.int32(self.n_ubatch), mode, self.batch_config, self.caches, self.n_ubatch
         )
         layout = self._layouts.get(batch.capacity)
         if layout is None:
             layout = Layout((prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING))
             self._layouts[batch.capacity] = layout
         return prepared, layout.unpack(np.asarray(packed))
-
-    def _fitted(self, batch: Any) -> Batch:
-        """The batch on the host at a capacity of the ladder; sizes outside it are refused here."""
-        batch = on_host(batch)
-        n, n_batch = int(batch.n_tokens), self.batch_config.n_batch
-        if n < 1:
-            raise refusal(Reason.EMPTY_BATCH, where=-1, found=n, needed=1)
-        if n > n_batch:
-            raise refusal(Reason.BATCH_TOO_LARGE, where=-1, found=n, needed=n_batch)
-        return batch.with_capacity(self.buckets.capacity.pick(n))
 
     def _launch(self, staged: Staged) -> jax.Array:
         """Start a step: K/V is the one that it will have written, the cells are those without its ubatch."""

@@ -25,6 +25,7 @@ from ubjax.control import advance, plan_decode, stage, stage_rows
 from ubjax.generate import sampling_programs
 from ubjax.memory import caches, ops
 from ubjax.memory.caches import AllCells, Caches
+from ubjax.memory.init_batch import CAUSAL
 from ubjax.memory.kv import AllKV, grow
 from ubjax.outputs import take_row
 from ubjax.programs import Program, device_shapes, host_shapes
@@ -131,7 +132,7 @@ class EnginePrograms:
 
     def _plan_arguments(self, capacity: int) -> tuple[Any, ...]:
         sizes = self.batch_config, self.caches, self.n_ubatch
-        return (self._batch(capacity), self._cells, NUMBER, *sizes)
+        return (self._batch(capacity), self._cells, NUMBER, host_shapes(CAUSAL), *sizes)
 
     def _ubatch_arguments(self, capacity: int) -> tuple[Any, ...]:
         """A batch, its plan and slots, and the number of a ubatch."""
@@ -144,7 +145,8 @@ class EnginePrograms:
 
     def _step_arguments(self, n_kv: tuple[int, ...], bucket: Bucket) -> tuple[Any, ...]:
         staged_in = functools.partial(stage, bucket=bucket, caches=self.caches)
-        staged = jax.eval_shape(staged_in, self._cells, *self._ubatch_arguments(self.buckets.capacity.top))
+        arguments = self._ubatch_arguments(self.buckets.capacity.top)
+        staged = jax.eval_shape(staged_in, self._cells, *arguments, CAUSAL.causal)
         leaves, staged = device_shapes((self.step.leaves, staged), self.step.device)
         return leaves, self._kv(n_kv), staged
 

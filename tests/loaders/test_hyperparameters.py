@@ -125,7 +125,7 @@ def test_sections_of_several_positions(read):
         GGUFError, match=r"qwen2vl.rope.dimension_sections holds .*, numbers of pairs are needed"
     ):
         sections([1, -1, 2, 0])
-    with pytest.raises(GGUFError, match="the metadata key 'qwen2vl.rope.dimension_sections' is missing"):
+    with pytest.raises(GGUFError, match=r"the metadata key 'qwen2vl.*' is missing"):
         read("qwen2vl")
 
 
