@@ -129,7 +129,13 @@ class Setting:
         )
         cells, batch = vars(engine)["_cells"], self.batch.with_capacity(engine.buckets.capacity.pick(self.n))
         prepared, _ = plan_decode(
-            batch, cells, np.int32(engine.n_ubatch), CAUSAL, engine.batch_config, engine.caches, engine.n_ubatch
+            batch,
+            cells,
+            np.int32(engine.n_ubatch),
+            CAUSAL,
+            engine.batch_config,
+            engine.caches,
+            engine.n_ubatch,
         )
         at = (batch, prepared.plan, prepared.slot, np.int32(0))
         staged = stage(prepared.cells, *at, prepared.causal, bucket, engine.caches)

@@ -43,10 +43,10 @@ def on(request):
     return found
 
 
-def decode_image(on, rows, pos=POS[:, 3:15]):
+def decode_image(on, rows, pos=POS[:, 3:15], **mode):
     """The logits of some rows of the image, in the order given."""
     n = len(rows)
-    outputs = on.decode(on.batch(embd=IMAGE[rows], pos=pos[:, rows], seq_id=[1] * n, output=[1] * n))
+    outputs = on.decode(on.batch(embd=IMAGE[rows], pos=pos[:, rows], seq_id=[1] * n, output=[1] * n), **mode)
     return np.stack([outputs.logits(i) for i in range(n)])
 
 
@@ -67,6 +67,16 @@ def test_an_image_may_come_in_chunks_that_repeat_its_position(on):
     on.rm(1, 3)
     parts = [decode_image(on, list(range(start, stop))) for start, stop in ((0, 5), (5, 6), (6, 12))]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-5)
+
+
+def test_rows_of_an_image_may_all_see_one_another(on):
+    causal = decode_image(on, list(range(12)))
+    on.rm(1, 3)
+    straight = decode_image(on, list(range(12)), causal=False)
+    on.rm(1, 3)
+    mixed = np.random.default_rng(2).permutation(12).tolist()
+    np.testing.assert_allclose(decode_image(on, mixed, causal=False), straight[mixed], atol=1e-5)
+    assert np.abs(straight[0] - causal[0]).max() > 1e-2
 
 
 def test_the_next_position_is_behind_the_longer_side(on):

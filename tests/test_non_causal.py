@@ -8,7 +8,7 @@ import pytest
 from tests.models.helpers import GROUPED, WINDOWED, decoder, random_weights
 from tests.models.oracle import Reference
 from tests.ragged_rows import LENGTHS, TOKENS, close, rows
-from tests.tiny import state, tiny_model, unchanged
+from tests.tiny import one_capacity, state, tiny_model, unchanged
 from ubjax import BucketLadder, Engine, EngineConfig, InvalidBatchError, required_ubatch
 from ubjax.analysis import forbid_compilations
 
@@ -30,7 +30,7 @@ def engine(kind):
     }
     ladders = {"rows": BucketLadder((8,)), "n_outputs": BucketLadder((8,))}
     cells = BucketLadder((32 if kind == "streams" else 64,))
-    return Engine(decoder(config), None, EngineConfig(**sizes), n_kv=cells, **ladders)
+    return one_capacity(Engine(decoder(config), None, EngineConfig(**sizes), n_kv=cells, **ladders))
 
 
 def decode(on, parts, **mode):
@@ -134,4 +134,5 @@ def test_embedding_mode_cuts_streams_sequence_by_sequence(order):
 @functools.cache
 def streams_of_four():
     config = EngineConfig(n_ctx=64, kv_pad=16, n_seq_max=4, n_ubatch=4)
-    return Engine(tiny_model(), None, config, rows=BucketLadder((4,)), n_outputs=BucketLadder((4,)))
+    ladders = {"rows": BucketLadder((4,)), "n_outputs": BucketLadder((4,)), "n_kv": BucketLadder((16,))}
+    return one_capacity(Engine(tiny_model(), None, config, **ladders))

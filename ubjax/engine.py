@@ -9,7 +9,7 @@ ubatch is transferred explicitly. K/V grows before the first ubatch, to the buck
 the decode.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.typing import Choice, Whole
 from ubjax.usage import Usage
-from ubjax.warmup import CompiledProgram, EnginePrograms, Warmup, warm_up
+from ubjax.warmup import EnginePrograms, OnProgram, Warmup, warm_up
 
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
@@ -116,17 +116,20 @@ class Engine(Saving, Generates):
         """Where the weights, K/V and logits are."""
         return self._step.device
 
-    def warmup(self, on_program: Callable[[CompiledProgram, int, int], None] | None = None) -> Warmup:
+    def warmup(self, on_program: OnProgram | None = None, *, embd: Choice = False) -> Warmup:
         """Compile every program that batches of token ids, sequence operations and `generate` can need.
 
         From shapes alone, smallest first; nothing runs and the cache stays as it is. Afterwards they compile nothing,
-        but for what has shapes of its own: embedding rows, log-probabilities of further tokens (`logprobs` above 0),
-        more than 16 logit biases, states that are saved or loaded, and the memory report.
-        `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up each program is compiled when
-        it is first needed.
+        but for what has shapes of its own: embedding rows (unless `embd`, which doubles the programs of a decode),
+        log-probabilities of further tokens (`logprobs` above 0), more than 16 logit biases, states that are saved or
+        loaded, and the memory report. `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up
+        each program is compiled when it is first needed.
         """
-        sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "control": self._control}
-        programs = EnginePrograms(self._step, self.buckets, self.batch_config, self.caches, **sizes)
+        widths = (0, self.batch_config.n_embd) if as_choice(embd, "embd") else (0,)
+        sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "widths": widths}
+        programs = EnginePrograms(
+            self._step, self.buckets, self.batch_config, self.caches, **sizes, control=self._control
+        )
         return warm_up([*programs], on_program)
 
     # -- batches

@@ -147,6 +147,7 @@ def test_steps_of_whole_prompts_are_the_predicted_ones_and_none_compile_after_wa
         engine.batch_config,
         engine.caches,
         n_ubatch=N_UBATCH,
+        widths=(0,),
         kv_dtype="float32",
         control=step.device,
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.loaders.tiny_gguf import write_gguf
+from tests.tiny import one_capacity
 from ubjax import BucketLadder, Engine, EngineConfig, mrope_positions
 from ubjax.batch import ROW_EMBD, ROW_ID
 from ubjax.loaders.gguf import open_gguf
@@ -129,7 +130,7 @@ def engine(n_ubatch, kv_unified, model=decoder):
     sizes = {"n_ctx": 32, "kv_pad": 32, "n_batch": 32, "n_seq_max": 2, "n_ubatch": n_ubatch}
     one = BucketLadder((n_ubatch,))  # one program of the step
     config = EngineConfig(**sizes, kv_unified=kv_unified)
-    return Engine(model(), None, config, rows=one, n_outputs=one)
+    return one_capacity(Engine(model(), None, config, rows=one, n_outputs=one))
 
 
 def mixed_batch(on):
