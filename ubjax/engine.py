@@ -140,7 +140,7 @@ class Engine(Saving, Generates):
         return BatchBuilder(self.batch_config)
 
     def batch(self, token: Any = None, **arrays: Any) -> Batch:
-        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
+        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on at their `pos_next`."""
         arrays.setdefault("next_pos", self._next_pos())
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
 
