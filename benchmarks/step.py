@@ -42,6 +42,7 @@ import ubjax.engine
 from ubjax import Engine, EngineConfig
 from ubjax.control import plan_decode, stage
 from ubjax.loaders import load_model
+from ubjax.memory.init_batch import CAUSAL
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 from ubjax.step import Step
@@ -128,10 +129,16 @@ class Setting:
         )
         cells, batch = vars(engine)["_cells"], self.batch.with_capacity(engine.buckets.capacity.pick(self.n))
         prepared, _ = plan_decode(
-            batch, cells, np.int32(engine.n_ubatch), engine.batch_config, engine.caches, engine.n_ubatch
+            batch,
+            cells,
+            np.int32(engine.n_ubatch),
+            CAUSAL,
+            engine.batch_config,
+            engine.caches,
+            engine.n_ubatch,
         )
         at = (batch, prepared.plan, prepared.slot, np.int32(0))
-        staged = stage(prepared.cells, *at, bucket, engine.caches)
+        staged = stage(prepared.cells, *at, prepared.causal, bucket, engine.caches)
         return jax.device_put(staged, engine.device)
 
     def decode(self) -> float:
@@ -164,7 +171,7 @@ class Setting:
                 patches.enter_context(mock.patch.object(owner, attribute, function))
 
             for owner, attribute, name in (
-                (self.engine, "_fitted", "fit"),
+                (ubjax.engine, "fitted", "fit"),
                 (ubjax.engine, "plan_decode", "plan"),
                 (ubjax.engine.Layout, "unpack", "unpack"),
                 (ubjax.engine, "stage", "stage"),

@@ -17,7 +17,7 @@ MAX_FUNCTION_LINES = 60
 FLOORS = (
     {"typing"},
     {"pytree", "config", "pictures", "compilation_cache", "ladders"},
-    {"ragged", "status", "buckets", "host_arrays", "programs"},
+    {"ragged", "status", "buckets", "host_arrays", "programs", "positions"},
     {"batch", "sampling"},
     {"batch_builder", "host_batch", "validate", "split"},
     {"ubatch"},

@@ -7,6 +7,8 @@ import pytest
 from tests.saving.helpers import engine_of, fill
 from tests.tiny import state, tiny_engine, unchanged
 from ubjax import NoSlotError
+from ubjax.host_batch import on_host
+from ubjax.memory.init_batch import CAUSAL
 from ubjax.status import Reason, refusal
 
 
@@ -85,7 +87,7 @@ def test_what_is_said_to_fit_does_fit():
     error = refused(streams, tokens, seqs)
     assert error.fits == 17
     refused(streams, tokens[:18], seqs[:18])
-    _, (_, status, *_) = streams._plan(streams._fitted(streams.batch(tokens[:17], seq_id=seqs[:17])))
+    _, (_, status, *_) = streams._plan(on_host(streams.batch(tokens[:17], seq_id=seqs[:17])), CAUSAL)
     assert int(status.code) == Reason.OK
 
 

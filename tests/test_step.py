@@ -18,6 +18,7 @@ from ubjax.buckets import Bucket
 from ubjax.config import BatchConfig, MemoryConfig
 from ubjax.control import plan_decode, stage
 from ubjax.memory.cells import Cells
+from ubjax.memory.init_batch import CAUSAL
 from ubjax.models.decoder import Decoder
 from ubjax.step import Step
 
@@ -37,10 +38,11 @@ def staged_of(cells, memory, rows, bucket, n_vocab=37):
         config=config,
         capacity=16,
     )
-    prepared, _ = plan_decode(batch, cells, np.array(16, np.int32), config, (memory,), 16)
+    prepared, _ = plan_decode(batch, cells, np.array(16, np.int32), CAUSAL, config, (memory,), 16)
     assert int(prepared.status.code) == 0 and int(prepared.plan.n_ubatches) == 1
     zero = np.array(0, np.int32)
-    return stage(prepared.cells, batch, prepared.plan, prepared.slot, zero, bucket, (memory,))
+    at = (batch, prepared.plan, prepared.slot, zero, prepared.causal)
+    return stage(prepared.cells, *at, bucket, (memory,))
 
 
 def interleaved(start, stop):

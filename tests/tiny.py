@@ -1,12 +1,13 @@
 """A tiny random decoder and engines on it, for tests that need logits but no language."""
 
+import dataclasses
 import functools
 
 import jax
 import numpy as np
 from flax import nnx
 
-from ubjax import Engine, EngineConfig
+from ubjax import BucketLadder, Engine, EngineConfig
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 
@@ -33,6 +34,13 @@ def tiny_model() -> Decoder:
 def tiny_engine(tokenizer=None, **sizes) -> Engine:
     """An engine on it; 64 cells, rounded to 16, unless the sizes say otherwise."""
     return Engine(tiny_model(), tokenizer, EngineConfig(**{"n_ctx": 64, "kv_pad": 16, **sizes}))
+
+
+def one_capacity(engine: Engine) -> Engine:
+    """The engine with batches of one capacity: fewer programs that plan and stage them."""
+    capacity = BucketLadder((engine.buckets.capacity.top,))
+    engine.buckets = dataclasses.replace(engine.buckets, capacity=capacity)
+    return engine
 
 
 def state(engine: Engine) -> list[np.ndarray]:

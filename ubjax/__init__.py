@@ -6,11 +6,13 @@ from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
+from ubjax.control import required_ubatch
 from ubjax.engine import Engine
 from ubjax.generate import Sampling
 from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
+from ubjax.positions import mrope_positions
 from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
 from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
 from ubjax.ubatch import Ubatch, take_ubatch
@@ -37,6 +39,8 @@ __all__ = [
     "Ubatch",
     "count_compilations",
     "load_model",
+    "mrope_positions",
+    "required_ubatch",
     "show",
     "split_equal",
     "split_seq",

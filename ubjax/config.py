@@ -37,6 +37,13 @@ def as_integer(value: Any, name: str) -> int:
     return number
 
 
+def as_choice(value: Any, name: str) -> bool:
+    """True or False; refuses whatever else."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {value!r}, True or False is needed")
+    return bool(value)
+
+
 def _at_least(low: int, **sizes: Whole) -> None:
     for name, value in sizes.items():
         if as_integer(value, name) < low:
@@ -137,8 +144,7 @@ class EngineConfig:
         if (self.n_ctx or 0) > MAX_CELLS:
             raise ValueError(f"n_ctx is {self.n_ctx}, at most {MAX_CELLS} is possible")
         for name in ("kv_unified", "swa_full", "prefix_cache"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, True or False is needed")
+            as_choice(getattr(self, name), name)
         check_dtype("kv_dtype", self.kv_dtype)
 
     def caches(

@@ -14,21 +14,35 @@ import jax.numpy as jnp
 
 from ubjax.batch import Batch
 from ubjax.buckets import Bucket
-from ubjax.config import BatchConfig
+from ubjax.config import BatchConfig, as_choice
 from ubjax.memory.caches import AllCells, Caches, pending, seq_ranges
-from ubjax.memory.init_batch import Prepared, init_batch
+from ubjax.memory.init_batch import Mode, Prepared, init_batch
 from ubjax.memory.slots import apply_slot
 from ubjax.pytree import pack, pytree
 from ubjax.ragged import first_seq
 from ubjax.split.plan import SplitPlan
-from ubjax.typing import I32, Array, Int32, Scalar
+from ubjax.typing import I32, Array, Choice, Flag, Int32, Scalar
 from ubjax.ubatch import Ubatch, take_ubatch
 from ubjax.validate import validate
 
 
+def required_ubatch(batch: Batch, *, causal: Choice = True) -> int:
+    """The n_ubatch that a decode of this batch needs at least, in rows.
+
+    1, or when it isn't causal all its tokens: each row is to see every other of its sequence, so none may come later.
+    """
+    return 1 if as_choice(causal, "causal") else int(batch.n_tokens)
+
+
 @partial(jax.jit, static_argnames=("config", "caches", "max_rows"))
 def plan_decode(
-    batch: Batch, cells: AllCells, n_ubatch: I32, config: BatchConfig, caches: Caches, max_rows: int
+    batch: Batch,
+    cells: AllCells,
+    n_ubatch: I32,
+    mode: Mode,
+    config: BatchConfig,
+    caches: Caches,
+    max_rows: int,
 ) -> tuple[Prepared, Int32[jax.Array, " packed"]]:
     """Validate a batch, split it and find its slots; returns that and, packed, what the host needs of it.
 
@@ -37,7 +51,7 @@ def plan_decode(
     """
     pos_min, pos_max = seq_ranges(cells, caches)
     invalid = validate(batch, pos_min, pos_max, config)
-    prepared = init_batch(cells, batch, n_ubatch, caches, max_rows=max_rows)
+    prepared = init_batch(cells, batch, n_ubatch, caches, max_rows=max_rows, mode=mode)
     final = jax.tree.map(lambda new, old: jnp.where(invalid.code == 0, new, old), prepared.cells, cells)
     prepared = dataclasses.replace(prepared, cells=final, status=invalid.merge(prepared.status))
     return prepared, pack((prepared.plan, prepared.status, prepared.n_kv_needed, pending(cells)))
@@ -47,13 +61,14 @@ def plan_decode(
 class Staged:
     """What one step needs: the cells with this ubatch in them, its rows, their slots and the first stream it reads.
 
-    Cells and slots are those of each cache.
+    Cells and slots are those of each cache. `causal`: whether a row sees no later position.
     """
 
     cells: AllCells
     ubatch: Ubatch
     slot: tuple[Int32[Array, " R"], ...]
     first_stream: I32
+    causal: Flag
 
 
 @partial(jax.jit, static_argnames="caches")
@@ -76,12 +91,13 @@ def stage(
     plan: SplitPlan,
     slot: tuple[Int32[Array, " T"], ...],
     k: Scalar,
+    causal: Flag,
     bucket: Bucket,
     caches: Caches,
 ) -> Staged:
     """Ubatch k beside the cells that have it in them (see `advance`)."""
     ubatch, rows, first_stream = stage_rows(batch, plan, slot, k, bucket, caches)
-    return Staged(cells=cells, ubatch=ubatch, slot=rows, first_stream=first_stream)
+    return Staged(cells=cells, ubatch=ubatch, slot=rows, first_stream=first_stream, causal=causal)
 
 
 @partial(jax.jit, static_argnames=("bucket", "caches"))

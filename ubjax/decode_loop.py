@@ -235,4 +235,4 @@ def staged_rows(
         ),
     )
     first_stream = zero if memory.unified else rows.seqs[0]
-    return Staged(cells=cells, ubatch=ubatch, slot=slot, first_stream=first_stream)
+    return Staged(cells=cells, ubatch=ubatch, slot=slot, first_stream=first_stream, causal=jnp.asarray(True))

@@ -9,23 +9,23 @@ ubatch is transferred explicitly. K/V grows before the first ubatch, to the buck
 the decode.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ubjax.batch import Batch
+from ubjax.batch import Batch, mark_all_outputs
 from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
-from ubjax.config import BatchConfig, EngineConfig, as_integer
-from ubjax.control import Staged, advance, plan_decode, stage
+from ubjax.config import BatchConfig, EngineConfig, as_choice, as_integer
+from ubjax.control import Staged, advance, plan_decode, required_ubatch, stage
 from ubjax.generate import Generates, TextCodec
-from ubjax.host_batch import on_host
+from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
-from ubjax.memory.init_batch import Prepared
+from ubjax.memory.init_batch import Mode, Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.outputs import Outputs
@@ -33,9 +33,9 @@ from ubjax.pytree import Layout
 from ubjax.saving import Saving
 from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
-from ubjax.typing import Whole
+from ubjax.typing import Choice, Whole
 from ubjax.usage import Usage
-from ubjax.warmup import CompiledProgram, EnginePrograms, Warmup, warm_up
+from ubjax.warmup import EnginePrograms, OnProgram, Warmup, warm_up
 
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
@@ -65,7 +65,7 @@ class Engine(Saving, Generates):
         self.tokenizer = tokenizer
         self.model_config = model.config
         self.caches = config.caches(
-            model.config.n_ctx_train, n_swa=model.config.n_swa, swa_type=model.config.swa_type
+            model.config.n_ctx_train, model.config.n_pos, model.config.n_swa, model.config.swa_type
         )
         self.memory = self.caches[0]
         n_batch, self.n_ubatch = config.batch_sizes(self.memory)
@@ -73,6 +73,7 @@ class Engine(Saving, Generates):
             n_vocab=model.config.n_vocab,
             n_batch=n_batch,
             n_seq_max=config.n_seq_max,
+            n_pos=model.config.n_pos,
             n_embd=model.config.n_embd,
             allow_mixed=True,
         )
@@ -115,17 +116,20 @@ class Engine(Saving, Generates):
         """Where the weights, K/V and logits are."""
         return self._step.device
 
-    def warmup(self, on_program: Callable[[CompiledProgram, int, int], None] | None = None) -> Warmup:
+    def warmup(self, on_program: OnProgram | None = None, *, embd: Choice = False) -> Warmup:
         """Compile every program that batches of token ids, sequence operations and `generate` can need.
 
         From shapes alone, smallest first; nothing runs and the cache stays as it is. Afterwards they compile nothing,
-        but for what has shapes of its own: embedding rows, log-probabilities of further tokens (`logprobs` above 0),
-        more than 16 logit biases, states that are saved or loaded, and the memory report.
-        `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up each program is compiled when
-        it is first needed.
+        but for what has shapes of its own: embedding rows (unless `embd`, which doubles the programs of a decode),
+        log-probabilities of further tokens (`logprobs` above 0), more than 16 logit biases, states that are saved or
+        loaded, and the memory report. `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up
+        each program is compiled when it is first needed.
         """
-        sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "control": self._control}
-        programs = EnginePrograms(self._step, self.buckets, self.batch_config, self.caches, **sizes)
+        widths = (0, self.batch_config.n_embd) if as_choice(embd, "embd") else (0,)
+        sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "widths": widths}
+        programs = EnginePrograms(
+            self._step, self.buckets, self.batch_config, self.caches, **sizes, control=self._control
+        )
         return warm_up([*programs], on_program)
 
     # -- batches
@@ -136,29 +140,38 @@ class Engine(Saving, Generates):
         return BatchBuilder(self.batch_config)
 
     def batch(self, token: Any = None, **arrays: Any) -> Batch:
-        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on where the cache ends."""
-        arrays.setdefault("next_pos", self._ranges()[1] + 1)
+        """A batch from flat arrays (see `Batch.from_arrays`); without `pos`, sequences go on at their `pos_next`."""
+        arrays.setdefault("next_pos", self._next_pos())
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
 
-    def decode(self, batch: Any) -> Outputs:
+    def decode(self, batch: Any, *, causal: Choice = True, embd_all: Choice = False) -> Outputs:
         """Run a batch through the model, keep its keys and values, return the logits of its output tokens.
+
+        Unless `causal`, a token sees all that is cached of its sequence and all of it in this batch, which one ubatch
+        then has to hold (the chunks of an image; `required_ubatch`). `embd_all`, llama.cpp's embedding mode: every
+        token is an output, with streams a ubatch is of one sequence.
 
         Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
         has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
-        batch = self._fitted(batch)
+        mode = Mode.of(causal=as_choice(causal, "causal"), embd_all=as_choice(embd_all, "embd_all"))
+        batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
+        if required_ubatch(batch, causal=causal) > self.n_ubatch:
+            n = int(batch.n_tokens)
+            raise refusal(Reason.UBATCH_TOO_SMALL, where=-1, found=n, needed=self.n_ubatch)
+        batch = mark_all_outputs(batch) if embd_all else batch
         cells, kept = self._cells, self._kept.copy()
         if kept:  # the batch's own are wanted, not to be given up
             self._touched(seq for seq in kept if np.any(batch.seq & self._set([seq])))
-        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
+        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
         while int(status.code) == Reason.NO_SLOT and self._kept:
             self._evict()
-            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch)
+            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
         if int(status.code) != Reason.OK:
             left, self._cells, self._kept = self._cells, cells, kept
             if int(status.code) == Reason.NO_SLOT:
-                raise self._no_slot(status, batch, left)
+                raise self._no_slot(status, batch, mode, left)
             raise_if_error(status)
         self._grow(n_kv)
         last = prepared.cells
@@ -177,7 +190,7 @@ class Engine(Saving, Generates):
             )
             at = (batch, prepared.plan, prepared.slot, np.int32(k))
             before, cells = cells, last if k == n - 1 else advance(cells, *at, self.caches)
-            staged = stage(cells, *at, bucket, self.caches)
+            staged = stage(cells, *at, prepared.causal, bucket, self.caches)
             if k:
                 self._finish(buffers[-1], before)
             buffers.append(self._launch(staged))
@@ -189,26 +202,16 @@ class Engine(Saving, Generates):
         self._finish(buffers[-1], cells)
         return outputs
 
-    def _plan(self, batch: Batch) -> tuple[Prepared, Any]:
+    def _plan(self, batch: Batch, mode: Mode) -> tuple[Prepared, Any]:
         """The prepared batch, and what the host needs of it."""
         prepared, packed = plan_decode(
-            batch, self._cells, np.int32(self.n_ubatch), self.batch_config, self.caches, self.n_ubatch
+            batch, self._cells, np.int32(self.n_ubatch), mode, self.batch_config, self.caches, self.n_ubatch
         )
         layout = self._layouts.get(batch.capacity)
         if layout is None:
             layout = Layout((prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING))
             self._layouts[batch.capacity] = layout
         return prepared, layout.unpack(np.asarray(packed))
-
-    def _fitted(self, batch: Any) -> Batch:
-        """The batch on the host at a capacity of the ladder; sizes outside it are refused here."""
-        batch = on_host(batch)
-        n, n_batch = int(batch.n_tokens), self.batch_config.n_batch
-        if n < 1:
-            raise refusal(Reason.EMPTY_BATCH, where=-1, found=n, needed=1)
-        if n > n_batch:
-            raise refusal(Reason.BATCH_TOO_LARGE, where=-1, found=n, needed=n_batch)
-        return batch.with_capacity(self.buckets.capacity.pick(n))
 
     def _launch(self, staged: Staged) -> jax.Array:
         """Start a step: K/V is the one that it will have written, the cells are those without its ubatch."""

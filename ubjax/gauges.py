@@ -11,6 +11,7 @@ from ubjax.config import BatchConfig, MemoryConfig
 from ubjax.control import plan_decode
 from ubjax.host_batch import first_seq, on_host
 from ubjax.memory.caches import AllCells
+from ubjax.memory.init_batch import Mode
 from ubjax.memory.kv import AllKV
 from ubjax.memory_report import MemoryReport, memory_report
 from ubjax.models.config import DecoderConfig
@@ -43,7 +44,7 @@ class Gauges(Prefixes):
         """The cells once all kept sequences are given up, as a decode may do."""
         return self._emptied(self._cells, self._kept)
 
-    def _no_slot(self, status: Status, batch: Batch, cells: AllCells) -> NoSlotError:
+    def _no_slot(self, status: Status, batch: Batch, mode: Mode, cells: AllCells) -> NoSlotError:
         """The error of a batch that found no slot, not even in these cells: with what fits now, or that it never does.
 
         cells: without the kept sequences, but for those of the batch.
@@ -54,8 +55,8 @@ class Gauges(Prefixes):
         fits = _first(rank >= (full.n_cells - used)[stream])
         n_ubatch = 0
         if len(self.caches) > 1:
-            n_ubatch = self._smaller_ubatch(cells, batch) if fits == n else 0
-            fits = self._longest(cells, batch, fits)
+            n_ubatch = self._smaller_ubatch(cells, batch, mode) if fits == n and mode.causal else 0
+            fits = self._longest(cells, batch, mode, fits)
         most = int(rank.max()) + 1
         never = most > full.n_cells
         if never:
@@ -80,24 +81,25 @@ class Gauges(Prefixes):
             window = f" and its window cache {in_window} of {self.caches[1].n_cells}"
         return f"the cache holds {used[0]} of {n_cells} cells{window}"
 
-    def _fits(self, cells: AllCells, batch: Batch, n_ubatch: int) -> bool:
+    def _fits(self, cells: AllCells, batch: Batch, mode: Mode, n_ubatch: int) -> bool:
         """Whether a batch has slots with ubatches of so many rows."""
         static = self.batch_config, self.caches, self.n_ubatch
-        prepared, _ = plan_decode(batch, cells, np.int32(n_ubatch), *static)
+        prepared, _ = plan_decode(batch, cells, np.int32(n_ubatch), mode, *static)
         return int(prepared.status.code) == 0
 
-    def _smaller_ubatch(self, cells: AllCells, batch: Batch) -> int:
+    def _smaller_ubatch(self, cells: AllCells, batch: Batch, mode: Mode) -> int:
         """The largest half, quarter, ... of n_ubatch with which the batch fits, 0 when none does."""
         sizes = (self.n_ubatch >> bit for bit in range(1, self.n_ubatch.bit_length()))
-        return next((size for size in sizes if self._fits(cells, batch, size)), 0)
+        return next((size for size in sizes if self._fits(cells, batch, mode, size)), 0)
 
-    def _longest(self, cells: AllCells, batch: Batch, most: int) -> int:
+    def _longest(self, cells: AllCells, batch: Batch, mode: Mode, most: int) -> int:
         """The longest beginning of a batch, of up to `most` tokens, that fits."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
             part = on_host(dataclasses.replace(batch, n_tokens=np.asarray(middle, np.int32)))
-            low, high = (middle, high) if self._fits(cells, part, self.n_ubatch) else (low, middle - 1)
+            fits = self._fits(cells, part, mode, self.n_ubatch)
+            low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
 

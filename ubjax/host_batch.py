@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 from ubjax.batch import Batch
+from ubjax.ladders import BucketLadder
+from ubjax.status import Reason, refusal
 
 DTYPES = {
     "token": np.int32,
@@ -44,6 +46,17 @@ def on_host(batch: Any) -> Batch:
     # bytes make numpy's stable sort a radix sort; sets without a sequence are refused later, wherever they stand
     order[:n] = np.argsort(first.astype(np.uint8), kind="stable")
     return Batch(**leaves, order=order)
+
+
+def fitted(batch: Any, n_batch: int, capacity: BucketLadder) -> Batch:
+    """The batch on the host at a capacity of the ladder; an empty one and one above n_batch are refused."""
+    batch = on_host(batch)
+    n = int(batch.n_tokens)
+    if n < 1:
+        raise refusal(Reason.EMPTY_BATCH, where=-1, found=n, needed=1)
+    if n > n_batch:
+        raise refusal(Reason.BATCH_TOO_LARGE, where=-1, found=n, needed=n_batch)
+    return batch.with_capacity(capacity.pick(n))
 
 
 RANKS = {"embd": 2, "state": 2, "pos": 2, "seq": 2, "n_tokens": 0}

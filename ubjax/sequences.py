@@ -44,6 +44,14 @@ class Sequences(abc.ABC):
         """The last cached position of a sequence, -1 when it is absent."""
         return int(self._ranges()[1][self._known(seq_id)])
 
+    def pos_next(self, seq_id: Whole) -> int:
+        """The position of the token that goes on with a sequence, 0 when it is absent; not its number of tokens.
+
+        With M-RoPE that is the one after the largest of all sections: behind an image of 2 x 6 tokens at position p it
+        is p + 6.
+        """
+        return int(self._next_pos()[self._known(seq_id)])
+
     def n_free_cells(self) -> int:
         """Cells that hold nothing, over all streams (of the full cache, where there is one for windows as well)."""
         return int(np.sum(np.asarray(self._cells[0].pos) < 0))
@@ -208,6 +216,11 @@ class Sequences(abc.ABC):
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         return jax.device_get(caches.seq_ranges(self._cells, self.caches))
+
+    def _next_pos(self) -> np.ndarray:
+        if self.memory.n_pos == 1:
+            return self._ranges()[1] + 1
+        return np.asarray(caches.next_pos(self._cells, self.caches))
 
     def _set(self, ids: Iterable[Whole]) -> np.ndarray:
         """The words of a set of sequences."""

@@ -43,6 +43,7 @@ class Reason(enum.IntEnum):
     LOST = 18
     STEP_FAILED = 19
     NOTHING_ALLOWED = 20
+    UBATCH_TOO_SMALL = 21
 
 
 SENTENCE = {
@@ -75,6 +76,8 @@ SENTENCE = {
     Reason.STEP_FAILED: "the step of a ubatch failed: its sequences were cut back to where they were before it",
     Reason.NOTHING_ALLOWED: "sequence {where} has {found} tokens to choose from (masked, biased to -inf, or NaN), "
     "at least {needed} is needed",
+    Reason.UBATCH_TOO_SMALL: "the batch holds {found} tokens that are to see one another (not causal), which takes one "
+    "ubatch: n_ubatch allows {needed}",
 }
 
 RESULT = {

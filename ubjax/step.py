@@ -33,7 +33,7 @@ def cell_access(staged: Staged, n_kv: tuple[int, ...], caches: Caches) -> tuple[
             slot=slot,
             stream=stream,
             first_stream=staged.first_stream,
-            mask=attention_mask(cells, ubatch, n, config, staged.first_stream),
+            mask=attention_mask(cells, ubatch, n, config, staged.first_stream, causal=staged.causal),
             valid=cell_valid(cells, bucket.n_blocks, n, config, staged.first_stream),
         )
         for slot, cells, n, config in zip(staged.slot, staged.cells, n_kv, caches, strict=True)

@@ -63,6 +63,9 @@ def _content(batch: Batch, config: BatchConfig) -> Status:
     split_both = (n_both > 0) & (n_both < n)
     mixed = (n_both == 0) & (n_embd > 0) & (n_embd < n) & (not config.allow_mixed)
     odd_state = (n_state > 0) & (n_state < n)
+    pos = jnp.asarray(batch.pos)
+    beyond = (pos < 0) | (pos >= MAX_POS)
+    strayed = jnp.take_along_axis(pos, jnp.argmax(beyond, axis=0, keepdims=True), axis=0)[0]
     outside = jnp.asarray(batch.seq) & ~_known_sequences(config)
     checks = [
         _Check(Reason.NO_CONTENT, valid & ~has_id & ~has_embd, rows, 0, 1),
@@ -80,13 +83,7 @@ def _content(batch: Batch, config: BatchConfig) -> Status:
             Reason.SEQ_ID, valid & jnp.any(outside != 0, axis=-1), rows, first_seq(outside), config.n_seq_max
         ),
         _Check(Reason.NO_SEQUENCE, valid & jnp.all(jnp.asarray(batch.seq) == 0, axis=-1), rows, 0, 1),
-        _Check(
-            Reason.POS_RANGE,
-            valid & ((batch.pos[0] < 0) | (batch.pos[0] >= MAX_POS)),
-            rows,
-            batch.pos[0],
-            MAX_POS,
-        ),
+        _Check(Reason.POS_RANGE, valid & jnp.any(beyond, axis=0), rows, strayed, MAX_POS),
     ]
     size = Status.of(Reason.EMPTY_BATCH, found=n, needed=1).when(n < 1)
     size = size.merge(

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from ubjax.control import advance, plan_decode, stage, stage_rows
 from ubjax.generate import sampling_programs
 from ubjax.memory import caches, ops
 from ubjax.memory.caches import AllCells, Caches
+from ubjax.memory.init_batch import CAUSAL
 from ubjax.memory.kv import AllKV, grow
 from ubjax.outputs import take_row
 from ubjax.programs import Program, device_shapes, host_shapes
@@ -35,8 +36,9 @@ NUMBER = jax.ShapeDtypeStruct((), np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class EnginePrograms:
-    """The programs of an engine: decodes of token ids, sequence operations, sampling. `control`: where the cells are.
+    """The programs of an engine: decodes, sequence operations, sampling. `control`: where the cells are.
 
+    `widths` of the embedding rows that batches have: 0 for token ids alone, and the model's where there are any.
     Iterating gives those of the control plane and of K/V, then for each bucket what stages it and its steps, smallest
     first, and what reads the logits.
     """
@@ -47,27 +49,28 @@ class EnginePrograms:
     caches: Caches
     _: dataclasses.KW_ONLY
     n_ubatch: int
+    widths: tuple[int, ...]
     kv_dtype: str
     control: Any
 
     def __iter__(self) -> Iterator[Program]:
         yield from self._of_cells()
-        for capacity in self.buckets.capacity.sizes:
-            yield _program(plan_decode, f"batch {capacity}", lambda n=capacity: self._plan_arguments(n))
-            yield _program(advance, f"batch {capacity}", lambda n=capacity: self._advance_arguments(n))
+        for at in itertools.product(self.buckets.capacity.sizes, self.widths):
+            yield _program(plan_decode, _batch_name(*at), lambda at=at: self._plan_arguments(*at))
+            yield _program(advance, _batch_name(*at), lambda at=at: self._advance_arguments(*at))
         yield from self._of_kv()
         sizes = defaultdict(list)
         for bucket, n_kv in self.buckets.shapes():
             sizes[bucket].append(n_kv)
         for bucket, pairs in itertools.groupby(self.buckets.staged(), key=lambda pair: pair[1]):
-            for n, _ in pairs:
-                shape = f"{shape_name(bucket)}|batch {n}"
+            for at in itertools.product((n for n, _ in pairs), self.widths):
+                shape = f"{shape_name(bucket)}|{_batch_name(*at)}"
                 yield _program(
-                    stage_rows, shape, lambda n=n, b=bucket: (*self._ubatch_arguments(n), b, self.caches)
+                    stage_rows, shape, lambda at=at, b=bucket: (*self._ubatch_arguments(*at), b, self.caches)
                 )
-            for n_kv in sizes[bucket]:
-                shape = shape_name(bucket, n_kv)
-                yield _program(self.step.program, shape, lambda n=n_kv, b=bucket: self._step_arguments(n, b))
+            for n_kv, width in itertools.product(sizes[bucket], self.widths):
+                arguments = functools.partial(self._step_arguments, n_kv, width, bucket)
+                yield _program(self.step.program, shape_name(bucket, n_kv) + _width_name(width), arguments)
         yield from self._of_logits(sorted({bucket.n_outputs for bucket in sizes}))
 
     def _of_cells(self) -> Iterator[Program]:
@@ -78,13 +81,16 @@ class EnginePrograms:
             (caches.rm, (cells, *(NUMBER,) * 3, known)),
             (caches.cp, (cells, *(NUMBER,) * 4, known)),
             (caches.keep, (cells, NUMBER, known)),
-            (caches.add, (cells, words, *(NUMBER,) * 3, known)),
-            (caches.div, (cells, words, *(NUMBER,) * 3, known)),
             (caches.outsider, (cells, words, NUMBER, NUMBER)),
             (caches.can_resume, (cells, NUMBER, NUMBER, known)),
             (caches.settle, (cells,)),
         ):
             yield _program(function, "", lambda arguments=arguments: arguments)
+        if self._movable:
+            for function in (caches.add, caches.div):
+                yield _program(function, "", lambda: (cells, words, *(NUMBER,) * 3, known))
+        else:
+            yield _program(caches.next_pos, "", lambda: (cells, known))
         if len(known) > 1:
             yield _program(caches.can_go_on, "", lambda: (cells, known))
             yield _program(caches.drop_passed, "", lambda: (cells, NUMBER, NUMBER, known))
@@ -100,7 +106,8 @@ class EnginePrograms:
                 shape = f"kv {small} to {large} of cache {c}"
                 yield _program(grow, shape, lambda n=n_kv, c=c, large=large: (self._kv(n)[c], large))
         copies = self.buckets.n_copies.sizes if self.caches[0].n_streams > 1 else ()
-        for n_kv, (n, rotate) in itertools.product(sizes, (*((n, False) for n in copies), (0, True))):
+        updates = [*((n, False) for n in copies), *([(0, True)] if self._movable else [])]
+        for n_kv, (n, rotate) in itertools.product(sizes, updates):
             shape = f"kv {kv_name(n_kv)}|{'rotated' if rotate else f'{n} copies'}"
             arguments = functools.partial(self._update_arguments, n_kv, n, rotate)
             yield _program(self.step.updates, shape, arguments)
@@ -114,28 +121,35 @@ class EnginePrograms:
         yield from sampling_programs(logits, n_seq_max=self.caches[0].n_seq_max, device=device)
 
     @property
+    def _movable(self) -> bool:
+        """Whether positions can be moved; those of M-RoPE can't."""
+        return self.caches[0].n_pos == 1
+
+    @property
     def _cells(self) -> AllCells:
         return device_shapes(caches.empty(self.caches), self.control)
 
-    def _batch(self, capacity: int) -> Batch:
-        return host_shapes(Batch.from_arrays([0], config=self.batch_config, capacity=capacity))
+    def _batch(self, capacity: int, width: int) -> Batch:
+        rows = {"embd": np.zeros((1, width))} if width else {"token": [0]}
+        return host_shapes(Batch.from_arrays(**rows, config=self.batch_config, capacity=capacity))
 
-    def _plan_arguments(self, capacity: int) -> tuple[Any, ...]:
+    def _plan_arguments(self, capacity: int, width: int) -> tuple[Any, ...]:
         sizes = self.batch_config, self.caches, self.n_ubatch
-        return (self._batch(capacity), self._cells, NUMBER, *sizes)
+        return (self._batch(capacity, width), self._cells, NUMBER, host_shapes(CAUSAL), *sizes)
 
-    def _ubatch_arguments(self, capacity: int) -> tuple[Any, ...]:
+    def _ubatch_arguments(self, capacity: int, width: int) -> tuple[Any, ...]:
         """A batch, its plan and slots, and the number of a ubatch."""
-        prepared, _ = plan_decode.eval_shape(*self._plan_arguments(capacity))
+        prepared, _ = plan_decode.eval_shape(*self._plan_arguments(capacity, width))
         plan, slot = device_shapes((prepared.plan, prepared.slot), self.control)
-        return self._batch(capacity), plan, slot, NUMBER
+        return self._batch(capacity, width), plan, slot, NUMBER
 
-    def _advance_arguments(self, capacity: int) -> tuple[Any, ...]:
-        return self._cells, *self._ubatch_arguments(capacity), self.caches
+    def _advance_arguments(self, capacity: int, width: int) -> tuple[Any, ...]:
+        return self._cells, *self._ubatch_arguments(capacity, width), self.caches
 
-    def _step_arguments(self, n_kv: tuple[int, ...], bucket: Bucket) -> tuple[Any, ...]:
+    def _step_arguments(self, n_kv: tuple[int, ...], width: int, bucket: Bucket) -> tuple[Any, ...]:
         staged_in = functools.partial(stage, bucket=bucket, caches=self.caches)
-        staged = jax.eval_shape(staged_in, self._cells, *self._ubatch_arguments(self.buckets.capacity.top))
+        arguments = self._ubatch_arguments(self.buckets.capacity.top, width)
+        staged = jax.eval_shape(staged_in, self._cells, *arguments, CAUSAL.causal)
         leaves, staged = device_shapes((self.step.leaves, staged), self.step.device)
         return leaves, self._kv(n_kv), staged
 
@@ -152,6 +166,14 @@ class EnginePrograms:
 
     def _kv(self, n_kv: tuple[int, ...]) -> AllKV:
         return device_shapes(zeros.eval_shape(*self._zeros_arguments(n_kv)), self.step.device)
+
+
+def _batch_name(capacity: int, width: int) -> str:
+    return f"batch {capacity}{_width_name(width)}"
+
+
+def _width_name(width: int) -> str:
+    return f"|embd {width}" if width else ""
 
 
 def _program(function: Any, shape: str, arguments: Callable[[], tuple[Any, ...]]) -> Program:
@@ -216,9 +238,10 @@ def _cells_of(program: CompiledProgram) -> list[str]:
     return [program.function, program.shape, f"{program.seconds:.2f}", taken]
 
 
-def warm_up(
-    programs: Sequence[Program], on_program: Callable[[CompiledProgram, int, int], None] | None = None
-) -> Warmup:
+OnProgram: TypeAlias = Callable[[CompiledProgram, int, int], None]
+
+
+def warm_up(programs: Sequence[Program], on_program: OnProgram | None = None) -> Warmup:
     """Compile the programs one after the other; `on_program(program, i, n)` hears when the i-th of n is ready."""
     ready = []
     with count_compilations() as compilations:

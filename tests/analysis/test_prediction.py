@@ -20,7 +20,7 @@ from ubjax.analysis.sweep import measure
 from ubjax.buckets import Bucket, Buckets, pick_outputs, shape_name
 from ubjax.control import advance, stage
 from ubjax.memory import caches
-from ubjax.memory.init_batch import init_batch
+from ubjax.memory.init_batch import Mode, init_batch
 from ubjax.step import Step
 from ubjax.warmup import EnginePrograms, warm_up
 
@@ -85,7 +85,7 @@ def test_the_engine_compiles_the_predicted_programs_and_none_after_warm_up(strat
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def cut_by_sequence(cells, batch, n_ubatch, known, max_rows):
-    return init_batch(cells, batch, n_ubatch, known, max_rows=max_rows, embd_all=True)
+    return init_batch(cells, batch, n_ubatch, known, max_rows=max_rows, mode=Mode.of(embd_all=True))
 
 
 def run_whole_prompts(engine, step, buckets, traffic):
@@ -105,7 +105,7 @@ def run_whole_prompts(engine, step, buckets, traffic):
             bucket = buckets.ubatch(n_tokens=n, n_seqs=1, n_outputs=n, equal_seqs=True)
             at = (batch, prepared.plan, prepared.slot, np.int32(k))
             cells = advance(cells, *at, engine.caches)
-            _, kv = step(kv, stage(cells, *at, bucket, engine.caches))
+            _, kv = step(kv, stage(cells, *at, prepared.causal, bucket, engine.caches))
             ran[shape_name(bucket, (N_CELLS,))] += 1
     return ran
 
@@ -147,6 +147,7 @@ def test_steps_of_whole_prompts_are_the_predicted_ones_and_none_compile_after_wa
         engine.batch_config,
         engine.caches,
         n_ubatch=N_UBATCH,
+        widths=(0,),
         kv_dtype="float32",
         control=step.device,
     )

@@ -31,6 +31,7 @@ def test_defaults(read):
         "key_length": 4,
         "value_length": 4,
         "rope_dimension_count": 4,
+        "rope_dimension_sections": (),
         "rope_freq_base": 10000.0,
         "rope_freq_base_swa": None,
         "layer_norm_rms_epsilon": pytest.approx(1e-5),
@@ -112,6 +113,20 @@ def test_what_the_gemmas_have_beside(read):
     caps = {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0}
     assert beside("gemma2", **keys, **caps) == (4096, 500.0, 0.25, 20.0, 10.0)
     assert beside("qwen3", **keys) == (0, 500.0, 0.25, None, None)
+
+
+def test_sections_of_several_positions(read):
+    def sections(value, architecture="qwen2vl"):
+        return read(architecture, **{"llama.rope.dimension_sections": value})["rope_dimension_sections"]
+
+    assert sections([1, 1, 0, 0]) == (1, 1, 0, 0)
+    assert sections([1, 1, 0, 0], "qwen2") == ()
+    with pytest.raises(
+        GGUFError, match=r"qwen2vl.rope.dimension_sections holds .*, numbers of pairs are needed"
+    ):
+        sections([1, -1, 2, 0])
+    with pytest.raises(GGUFError, match=r"the metadata key 'qwen2vl.*' is missing"):
+        read("qwen2vl")
 
 
 @pytest.mark.parametrize(("architecture", "n_blocks"), [("gemma2", 46), ("gemma3", 62)])
@@ -220,6 +235,7 @@ def test_smollm2():
         "key_length": 64,
         "value_length": 64,
         "rope_dimension_count": 64,
+        "rope_dimension_sections": (),
         "rope_freq_base": 100000.0,
         "rope_freq_base_swa": None,
         "layer_norm_rms_epsilon": pytest.approx(1e-5),

@@ -10,7 +10,7 @@ import pytest
 from tests.memory.helpers import assert_same, batch_of, cells_of
 from ubjax.analysis import count_compilations
 from ubjax.config import MemoryConfig, SwaType
-from ubjax.memory.init_batch import init_batch
+from ubjax.memory.init_batch import Mode, init_batch
 from ubjax.status import Reason, result_of, sentence
 
 UNIFIED = MemoryConfig(n_cells=16, n_seq_max=3)
@@ -24,17 +24,19 @@ def ubatches(prepared):
 
 
 @pytest.mark.parametrize(
-    ("config", "embd_all", "expected"),
+    ("config", "mode", "expected"),
     [
-        (UNIFIED, False, [[0, 1, 2, 3], [4, 5]]),
-        (UNIFIED, True, [[0, 1, 2, 3], [4, 5]]),
-        (STREAMS, False, [[0, 3, 5], [1, 4], [2]]),
-        (STREAMS, True, [[0, 1, 2], [3, 4], [5]]),
+        (UNIFIED, {}, [[0, 1, 2, 3], [4, 5]]),
+        (UNIFIED, {"embd_all": True}, [[0, 1, 2, 3], [4, 5]]),
+        (UNIFIED, {"causal": False}, [[0, 1, 2, 3], [4, 5]]),
+        (STREAMS, {}, [[0, 3, 5], [1, 4], [2]]),
+        (STREAMS, {"embd_all": True}, [[0, 1, 2], [3, 4], [5]]),
+        (STREAMS, {"causal": False}, [[0, 1, 2], [3, 4], [5]]),
     ],
 )
-def test_the_memory_chooses_the_split(config, embd_all, expected):
+def test_the_memory_chooses_the_split(config, mode, expected):
     prepared = init_batch(
-        (cells_of(config, []),), batch_of(ROWS, 3), 4, (config,), max_rows=4, embd_all=embd_all
+        (cells_of(config, []),), batch_of(ROWS, 3), 4, (config,), max_rows=4, mode=Mode.of(**mode)
     )
     assert ubatches(prepared) == expected and prepared.status.code == Reason.OK
     assert prepared.n_kv_needed[0] == (6 if config.unified else 3)
@@ -44,7 +46,7 @@ def test_the_memory_chooses_the_split(config, embd_all, expected):
 def test_streams_do_not_share_rows(embd_all, left):
     before = cells_of(STREAMS, [{0: (0, 0)}, {}, {}])
     batch = batch_of([(1, 0), (0, {1, 2}), (1, {1, 2})], 3)
-    prepared = init_batch((before,), batch, 4, (STREAMS,), max_rows=4, embd_all=embd_all)
+    prepared = init_batch((before,), batch, 4, (STREAMS,), max_rows=4, mode=Mode.of(embd_all=embd_all))
     assert prepared.status.code == Reason.SPLIT_FAILED and result_of(prepared.status) == -2
     assert f"token {left} was left over" in sentence(prepared.status)
     assert (prepared.slot[0] == 16).all() and prepared.n_kv_needed[0] == 0
@@ -93,6 +95,18 @@ def test_a_batch_made_inside_jit(config):
 
     found = inside(batch.pos + 1, np.int32(5))
     assert jax.tree.all(jax.tree.map(np.array_equal, found, outside))
+
+
+def test_a_sequence_is_not_torn_apart_when_its_rows_are_to_see_one_another():
+    """Four rows, three cells and a window of 1: cut in two the second ubatch can take the cells of the first."""
+    window = dataclasses.replace(UNIFIED, n_cells=3, n_swa=1, swa_type=SwaType.STANDARD)
+    configs, batch = (UNIFIED, window), batch_of([(0, 0), (0, 1), (1, 0), (2, 0)], 3)
+    cells = tuple(cells_of(config, []) for config in configs)
+    place = jax.jit(lambda mode: init_batch(cells, batch, 4, configs, max_rows=4, mode=mode))
+    torn, whole = (place(Mode.of(causal=causal)) for causal in (True, False))
+    assert ubatches(torn) == [[0, 1], [2, 3]] and torn.status.code == Reason.OK
+    assert ubatches(whole) == [[0, 1, 2, 3]]
+    assert sentence(whole.status).startswith("ubatch 0 needs 4 cells of one stream, 3 are free")
 
 
 def test_the_size_of_a_window_is_data():

@@ -54,18 +54,18 @@ class Reference:
             [[turned(h, p, theta, factors) for h in row] for row, p in zip(heads, positions, strict=True)]
         )
 
-    def attention(self, x, block, positions):
+    def attention(self, x, block, positions, ends):
         c = self.config
         q, k, v = (self.heads(x, block, part, positions) for part in "qkv")
         out = np.zeros((len(x), c.n_heads, c.head_dim))
         scale = c.head_dim**-0.5 if c.attn_scale is None else c.attn_scale
         for i in range(len(x)):
-            first = max(0, i + 1 - c.n_swa) if c.swa_layers and c.swa_layers[block] else 0
+            first, end = max(0, i + 1 - c.n_swa) if c.swa_layers and c.swa_layers[block] else 0, ends[i]
             for h in range(c.n_heads):
                 shared = h * c.n_kv_heads // c.n_heads
-                score = capped(k[first : i + 1, shared] @ q[i, h] * scale, c.attn_softcap)
+                score = capped(k[first:end, shared] @ q[i, h] * scale, c.attn_softcap)
                 weight = np.exp(score - score.max())
-                out[i, h] = weight @ v[first : i + 1, shared] / weight.sum()
+                out[i, h] = weight @ v[first:end, shared] / weight.sum()
         return self.project(out.reshape(len(x), -1), f"blk.{block}.attn_output")
 
     def feed_forward(self, x, block):
@@ -78,14 +78,16 @@ class Reference:
         weight = self.weights.get(f"{name}.weight")
         return x if weight is None else rms_norm(x, weight, self.config.norm_eps)
 
-    def logits(self, tokens, positions=None):
+    def logits(self, tokens, positions=None, ends=None):
+        """Row i sees the rows before ends[i], itself and those before it where there are none."""
+        ends = range(1, len(tokens) + 1) if ends is None else ends
         positions = range(len(tokens)) if positions is None else positions
         x = self.weights["token_embd.weight"][list(tokens)]
         if self.config.scale_embd:
             x = x * np.sqrt(self.config.n_embd)
         for block in range(self.config.n_layers):
             name = f"blk.{block}"
-            gathered = self.attention(self.norm(x, f"{name}.attn_norm"), block, positions)
+            gathered = self.attention(self.norm(x, f"{name}.attn_norm"), block, positions, ends)
             x = x + self.norm(gathered, f"{name}.post_attention_norm")
             added = self.feed_forward(self.norm(x, f"{name}.ffn_norm"), block)
             x = x + self.norm(added, f"{name}.post_ffw_norm")

@@ -148,3 +148,11 @@ BAD_SIZES = [
 def test_sizes_that_can_not_be(change, sentence):
     with pytest.raises(ValueError, match=sentence):
         dataclasses.replace(GROUPED, **change)
+
+
+@pytest.mark.parametrize("sections", [(1, 2), (1, 1, 2), (1, 1, 1, 1), (4, -1, 0)])
+def test_sections_that_can_not_be(sections):
+    with pytest.raises(
+        ValueError, match=r"rope_sections are .*, 3 or 4 numbers of pairs that together are .* = 3"
+    ):
+        dataclasses.replace(GROUPED, rope_sections=sections)

@@ -12,7 +12,7 @@ TURNED = np.array([np.cos(2), -2 * np.sin(0.5), np.sin(2), 2 * np.cos(0.5), 7, 8
 
 
 def test_the_drawn_example():
-    found = rotate(HEAD[None, None], rotation(np.array([2], np.int32), 4, 16.0))
+    found = rotate(HEAD[None, None], rotation(np.array([[2]], np.int32), 4, 16.0))
     np.testing.assert_allclose(found[0, 0], TURNED, atol=1e-6)
 
 
@@ -22,8 +22,20 @@ def test_pairs_turn_like_complex_numbers(factors):
     pos = np.array([0, 1, 7, 500, 8191], np.int32)
     frequency = 100000.0 ** -(np.arange(3) / 3) / (1 if factors is None else factors)
     turned = (x[..., :3] + 1j * x[..., 3:6]) * np.exp(1j * pos[:, None, None] * frequency)
-    found = np.asarray(rotate(x, rotation(pos, 6, 100000.0, factors)))
+    found = np.asarray(rotate(x, rotation(pos[None], 6, 100000.0, factors)))
     want = np.concatenate([turned.real, turned.imag, x[..., 6:]], axis=-1)
     np.testing.assert_allclose(found[:3], want[:3], atol=1e-5)
     np.testing.assert_allclose(found, want, atol=3e-3)  # float32 knows an angle of thousands to 1e-3
     np.testing.assert_array_equal(found[0], x[0])
+
+
+def test_sections_turn_by_positions_of_their_own():
+    """Pairs 0 | 1 2 | 3 of one head: the first by the time, the next two by y, the last by x."""
+    pos = np.array([[3, 500], [7, 1], [2, 0], [99, 99]], np.int32)
+    by = rotation(pos, 8, 50.0, sections=(1, 2, 1, 0))
+    each = [rotation(row[None], 8, 50.0) for row in pos[[0, 1, 1, 2]]]
+    for pair, alone in enumerate(each):
+        np.testing.assert_array_equal(by.cos[:, pair], alone.cos[:, pair])
+        np.testing.assert_array_equal(by.sin[:, pair], alone.sin[:, pair])
+    same = rotation(pos[[1, 1, 1]], 8, 50.0, sections=(1, 2, 1))
+    np.testing.assert_array_equal(same.cos, each[1].cos)

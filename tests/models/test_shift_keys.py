@@ -45,7 +45,7 @@ def test_cells_without_a_shift_keep_their_bits(dtype):
     rng = np.random.default_rng(0)
     k = jnp.asarray(rng.normal(size=(2, 3, 4, 6)), dtype).at[0, 0, 1].set(jnp.nan).at[1, 0, 0].set(-0.0)
     shift = np.array([[0, 0, 3, 0], [0, -2, 0, 0]], np.int32)
-    by = rotation(shift.reshape(-1), 4, 50.0)
+    by = rotation(shift.reshape(1, -1), 4, 50.0)
     found = shift_rows(k, shift, by)
     assert found.dtype == dtype
     moved = np.broadcast_to((shift != 0)[:, None, :, None], k.shape)
@@ -59,7 +59,7 @@ def test_the_drawn_example():
     k = np.array([[[[1, 0], [1, 0]]], [[[0, 1], [2, 0]]]], np.float32)
     shift = np.array([[0, 2], [1, -1]], np.int32)
     want = [[[[1, 0], [np.cos(2), np.sin(2)]]], [[[-np.sin(1), np.cos(1)], [2 * np.cos(1), -2 * np.sin(1)]]]]
-    np.testing.assert_allclose(shift_rows(k, shift, rotation(shift.reshape(-1), 2, 10.0)), want, atol=1e-6)
+    np.testing.assert_allclose(shift_rows(k, shift, rotation(shift.reshape(1, -1), 2, 10.0)), want, atol=1e-6)
 
 
 def test_a_cache_without_layers_stays_without():

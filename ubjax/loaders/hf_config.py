@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ubjax.loaders.hf_names import llama_cpp_name
+from ubjax.loaders.hf_names import is_vision, llama_cpp_name
 from ubjax.loaders.hyperparameters import WINDOW_PERIODS, WINDOW_ROPE_BASES
 from ubjax.loaders.names import OPTIONAL_ROLES, split_name
-from ubjax.models.config import ARCHITECTURES
+from ubjax.models.config import ARCHITECTURES, MROPE
 
 # Model types by the architecture of llama.cpp that computes them.
 MODEL_TYPES = {
     "llama": "llama",
     "mistral": "llama",
     "qwen2": "qwen2",
+    "qwen2_vl": "qwen2vl",
+    "qwen2_vl_text": "qwen2vl",
     "qwen3": "qwen3",
     "phi3": "phi3",
     "gemma2": "gemma2",
@@ -34,9 +36,10 @@ def hf_hyperparameters(config: Mapping[str, Any], tensors: Iterable[str]) -> dic
     """What `hyperparameters` gives for a GGUF, from a config.json and the names of the tensors beside it.
 
     One key more, `rope_factors`: what frequencies are divided by (scaling "llama3"), which a GGUF has as the tensor
-    "rope_freqs.weight"; else (). Raises ValueError for a model type, an activation or a tensor that is not
-    known, and for a key that is missing.
+    "rope_freqs.weight"; else (). Of a model that sees, the text part counts. Raises ValueError for a model type, an
+    activation or a tensor that is not known, and for a key that is missing.
     """
+    config = {**config, **(config.get("text_config") or {})}
     architecture = architecture_of(config)
     n_embd, n_head = need(config, "hidden_size"), need(config, "num_attention_heads")
     head_dim = config.get("head_dim") or n_embd // n_head
@@ -44,7 +47,8 @@ def hf_hyperparameters(config: Mapping[str, Any], tensors: Iterable[str]) -> dic
     n_rot = int(head_dim * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
     factors = llama3_factors(rope, n_rot) if rope["rope_type"] == "llama3" else ()
     scalar = config.get("query_pre_attn_scalar")
-    roles = {split_name(llama_cpp_name(name, architecture))[1] for name in tensors}
+    names = (llama_cpp_name(name, architecture) for name in tensors if not is_vision(name, architecture))
+    roles = {split_name(name)[1] for name in names}
     if factors:
         roles.add("rope_freqs.weight")
     tied = config.get("tie_word_embeddings", "output.weight" not in roles)
@@ -59,10 +63,11 @@ def hf_hyperparameters(config: Mapping[str, Any], tensors: Iterable[str]) -> dic
         "key_length": head_dim,
         "value_length": head_dim,
         "rope_dimension_count": n_rot,
+        "rope_dimension_sections": tuple(need(rope, "mrope_section")) if architecture in MROPE else (),
         "rope_freq_base": rope["rope_theta"],
         "rope_freq_base_swa": rotary(config, SLIDING)["rope_theta"],
         "rope_scaling": None
-        if rope["rope_type"] in ("default", "llama3")
+        if rope["rope_type"] in ("default", "llama3", "mrope")
         else rope | {"type": rope["rope_type"]},
         "rope_factors": factors,
         "layer_norm_rms_epsilon": need(config, "rms_norm_eps"),
@@ -129,7 +134,7 @@ def llama3_factors(rope: Mapping[str, Any], n_rot: int) -> tuple[float, ...]:
 def windows(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     """The window, and which layers have it."""
     n_layers, n_swa = need(config, "num_hidden_layers"), config.get("sliding_window") or 0
-    if not config.get("use_sliding_window", architecture not in ("qwen2", "qwen3")):
+    if not config.get("use_sliding_window", architecture not in ("qwen2", "qwen2vl", "qwen3")):
         n_swa = 0
     if n_swa == 0:
         return {"sliding_window": 0, "sliding_window_layers": ()}

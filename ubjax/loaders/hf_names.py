@@ -40,7 +40,15 @@ POST_NORM_NAMES = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+# A text part beside a vision part has a prefix of its own, or the one that it has alone.
+TEXT_PREFIX = re.compile(r"(model\.)?language_model\.")
+VISION_PREFIXES = {"qwen2vl": ("visual.", "model.visual.")}
 LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.(.+)\.(weight|bias)", re.ASCII)
+
+
+def is_vision(name: str, architecture: str) -> bool:
+    """Whether a tensor belongs to the vision part, which a decoder does not have."""
+    return name.startswith(VISION_PREFIXES.get(architecture, ()))
 
 
 def llama_cpp_name(name: str, architecture: str) -> str:
@@ -49,11 +57,12 @@ def llama_cpp_name(name: str, architecture: str) -> str:
     >>> llama_cpp_name("model.layers.3.self_attn.q_proj.bias", "qwen2")
     'blk.3.attn_q.bias'
     """
-    layer = LAYER_NAME.fullmatch(name)
+    inner = TEXT_PREFIX.sub("model.", name, count=1) if architecture in VISION_PREFIXES else name
+    layer = LAYER_NAME.fullmatch(inner)
     names = LAYER_NAMES | (POST_NORM_NAMES if ARCHITECTURES[architecture].get("post_norms") else {})
     if layer and layer[2] in names:
         return f"blk.{layer[1]}.{names[layer[2]]}.{layer[3]}"
-    stem, _, kind = name.rpartition(".")
+    stem, _, kind = inner.rpartition(".")
     if stem not in GLOBAL_NAMES or kind != "weight":
         raise ValueError(f"the tensor {name!r} is not one that the architecture {architecture!r} uses")
     return f"{GLOBAL_NAMES[stem]}.weight"
@@ -64,12 +73,15 @@ def hf_weights(
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """The weights one by one, as `load_weights` gives those of a GGUF; `hyper` from `hf_hyperparameters`.
 
-    The head of a model that ties it to its embeddings is left out. Raises ValueError for a name that is not known.
+    The head of a model that ties it to its embeddings is left out, and so is a vision part. Raises ValueError for a
+    name that is not known.
     """
     architecture, sizes = hyper["architecture"], axis_sizes(hyper)
     if hyper["rope_factors"]:
         yield "rope_freqs.weight", np.asarray(hyper["rope_factors"], np.float32)
     for name, weight in tensors:
+        if is_vision(name, architecture):
+            continue
         known = llama_cpp_name(name, architecture)
         if known == "output.weight" and hyper["tie_embeddings"]:
             continue

@@ -10,7 +10,7 @@ from typing import Any
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.metadata import Scalar, short
 from ubjax.loaders.names import OPTIONAL_ROLES, split_name
-from ubjax.models.config import ARCHITECTURES
+from ubjax.models.config import ARCHITECTURES, MROPE
 
 MAX_SIZE = 2**31 - 1  # sizes and positions are int32 everywhere
 SCALING_KINDS = {
@@ -42,9 +42,10 @@ def hyperparameters(file: GGUFFile) -> dict[str, Any]:
     `feed_forward_length`, `head_count`, `head_count_kv` (default: head_count), `key_length` and
     `value_length` (default: embedding_length // head_count), `rope_dimension_count` (default: key_length),
     `vocab_size` (rows of token_embd); `rope_freq_base` (default 10000.0), `rope_freq_base_swa` (None: the same in
-    window layers), `layer_norm_rms_epsilon`; `rope_scaling` (None, or a dict with `type`, `factor` and what else
-    the file has under rope.scaling); `sliding_window` (0: none) and `sliding_window_layers`, whether each layer has
-    it; `attention_scale`, `attn_logit_softcapping` and `final_logit_softcapping` (None without);
+    window layers), `rope_dimension_sections` (of M-RoPE, else ()), `layer_norm_rms_epsilon`; `rope_scaling` (None,
+    or a dict with `type`, `factor` and what else the file has under rope.scaling); `sliding_window` (0: none) and
+    `sliding_window_layers`, whether each layer has it; `attention_scale`, `attn_logit_softcapping` and
+    `final_logit_softcapping` (None without);
     `tie_embeddings` (no output.weight: the head is token_embd); `optional_tensors`, the roles beyond the
     required ones that the file has, such as "attn_q.bias" or "output.weight".
 
@@ -67,6 +68,7 @@ def hyperparameters(file: GGUFFile) -> dict[str, Any]:
     for name in ("block_count", "context_length", "embedding_length", "feed_forward_length"):
         hyper[name] = size(file, name)
     hyper |= attention_sizes(file, hyper["embedding_length"])
+    hyper["rope_dimension_sections"] = rope_sections(file)
     hyper["rope_freq_base"] = positive(file, "rope.freq_base", 10000.0)
     window_base = WINDOW_ROPE_BASES.get(architecture)
     hyper["rope_freq_base_swa"] = positive_or_none(file, "rope.freq_base_swa", window_base)
@@ -130,6 +132,17 @@ def attention_sizes(file: GGUFFile, n_embd: int) -> dict[str, int]:
         "value_length": size(file, "attention.value_length", n_embd // n_head),
         "rope_dimension_count": n_rot,
     }
+
+
+def rope_sections(file: GGUFFile) -> tuple[int, ...]:
+    """How many rotated pairs turn by each of a row's positions, where the architecture has several (M-RoPE)."""
+    if file.architecture not in MROPE:
+        return ()
+    key = f"{file.architecture}.rope.dimension_sections"
+    sections = file.metadata.require(key, tuple)
+    if not all(type(n) is int and 0 <= n <= MAX_SIZE for n in sections):
+        raise file.metadata.error(f"{key} holds {short(str(sections))}, numbers of pairs are needed")
+    return sections
 
 
 def rope_scaling(file: GGUFFile) -> dict[str, Scalar] | None:

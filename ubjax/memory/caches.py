@@ -7,6 +7,7 @@ a sequence are those of the last cache: pos_min is then the oldest one that ever
 S sequences, C cells a stream.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -30,6 +31,15 @@ def empty(caches: Caches) -> AllCells:
 def seq_ranges(cells: AllCells, caches: Caches) -> tuple[Int32[jax.Array, " S"], Int32[jax.Array, " S"]]:
     """First and last position of every sequence that all caches hold, -1 when absent: (pos_min [S], pos_max [S])."""
     return ops.seq_ranges(cells[-1], caches[-1])
+
+
+@partial(jax.jit, static_argnames="caches")
+def next_pos(cells: AllCells, caches: Caches) -> Int32[jax.Array, " S"]:
+    """The position after the largest that a sequence has in any section (M-RoPE: time, y or x), 0 when it is absent."""
+    pos, ext = jnp.asarray(cells[0].pos), jnp.asarray(cells[0].ext)
+    far = jnp.where(pos < 0, -1, jnp.maximum(pos, jnp.max(ext, axis=-1, initial=-1)))
+    _, last = ops.seq_ranges(dataclasses.replace(cells[0], pos=far), caches[0])
+    return last + 1
 
 
 @partial(jax.jit, static_argnames="caches")

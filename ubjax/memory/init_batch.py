@@ -21,7 +21,27 @@ from ubjax.split.plan import SplitPlan
 from ubjax.split.seq import split_seq
 from ubjax.split.simple import split_simple
 from ubjax.status import Reason, Status
-from ubjax.typing import I32, Array, Int32, Scalar
+from ubjax.typing import I32, Array, Flag, Int32, Scalar
+
+
+@pytree
+class Mode:
+    """How a batch is decoded, as data: one program for all.
+
+    `causal`: a row sees no later position; otherwise all of its sequence, cached or in its ubatch. `embd_all`:
+    embeddings of every row are wanted.
+    """
+
+    causal: Flag
+    embd_all: Flag
+
+    @classmethod
+    def of(cls, *, causal: bool = True, embd_all: bool = False) -> "Mode":
+        """A mode on the host."""
+        return cls(causal=np.asarray(causal, bool), embd_all=np.asarray(embd_all, bool))
+
+
+CAUSAL = Mode.of()
 
 
 @pytree
@@ -29,13 +49,15 @@ class Prepared:
     """A batch that is ready to run, or the status that says why it isn't; `slot`, `cells` and needs by cache.
 
     `slot` by place in plan.order, C at padding; `cells` after the last ubatch (the given ones, bit for bit,
-    unless the status is OK); `n_kv_needed` cells that a step of this batch must attend at most.
+    unless the status is OK); `n_kv_needed` cells that a step of this batch must attend at most. `causal` as the
+    batch's `Mode` says it.
     """
 
     plan: SplitPlan
     slot: tuple[Int32[Array, " T"], ...]
     cells: AllCells
     n_kv_needed: tuple[I32, ...]
+    causal: Flag
     status: Status
 
 
@@ -46,25 +68,26 @@ def init_batch(
     caches: Caches,
     *,
     max_rows: int,
-    embd_all: bool = False,
+    mode: Mode = CAUSAL,
 ) -> Prepared:
     """Cut a valid batch and find the slots of all its ubatches in every cache, all or nothing.
 
-    Unified: split_simple; where a window cache can't hold that, split_equal, not sequential. Streams: split_equal,
-    sequential; or split_seq with `embd_all` (static; embeddings of every row, or a decode that is not causal).
-    n_ubatch is data, `max_rows` its static bound: ubatches
-    have at most min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns
-    the order of a sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's
-    init_batch.
+    Unified: split_simple; where a window cache can't hold that, split_equal, not sequential (which may tear a sequence
+    apart: not for a decode that isn't causal). Streams: split_equal, sequential; or split_seq with embeddings of every
+    row, or when the decode isn't causal; the rows of a sequence then share a ubatch as long as n_ubatch is not below
+    the batch's tokens (`control.required_ubatch`). `n_ubatch` is data, `max_rows` its static bound: ubatches have at
+    most min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns the order of a
+    sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's init_batch.
     """
+    by_seq = jnp.asarray(mode.embd_all) | ~jnp.asarray(mode.causal)
 
     def attempt(strategy: str) -> Prepared:
         # Two programs, so that a split is not compiled again for every size of cache.
-        plan, cut = _cut(batch, n_ubatch, strategy, caches[0].unified, max_rows)
-        return _place(plan, cut, cells, batch, caches, max_rows)
+        plan, cut = _cut(batch, n_ubatch, by_seq, strategy, caches[0].unified, max_rows)
+        return _place(plan, cut, cells, batch, caches, mode, max_rows)
 
     if not caches[0].unified:
-        return attempt("seq" if embd_all else "equal")
+        return attempt("streams")
     first = attempt("simple")
     if len(caches) == 1:
         return first
@@ -73,11 +96,17 @@ def init_batch(
         second = attempt("equal")
         return jax.tree.map(lambda new, old: jnp.where(second.status.code == 0, new, old), second, first)
 
-    return jax.lax.cond(first.status.code == Reason.NO_SLOT, again, lambda: first)
+    return jax.lax.cond((first.status.code == Reason.NO_SLOT) & mode.causal, again, lambda: first)
 
 
 def _place(
-    plan: SplitPlan, cut: Status, cells: AllCells, batch: Batch, caches: Caches, max_rows: int
+    plan: SplitPlan,
+    cut: Status,
+    cells: AllCells,
+    batch: Batch,
+    caches: Caches,
+    mode: Mode,
+    max_rows: int,
 ) -> Prepared:
     """Slots of a plan in every cache, or in none."""
     slots, after, needs, status = [], [], [], cut
@@ -93,22 +122,27 @@ def _place(
     none = jax.tree.map(jnp.asarray, (nowhere, cells, tuple(jnp.zeros_like(n) for n in needs)))
     found = (tuple(slots), tuple(after), tuple(needs))
     slot, after, needs = jax.tree.map(lambda new, old: jnp.where(ok, new, old), found, none)
-    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=needs, status=status)
+    causal = jnp.asarray(mode.causal)
+    return Prepared(plan=plan, slot=slot, cells=after, n_kv_needed=needs, causal=causal, status=status)
 
 
 @partial(jax.jit, static_argnames=("strategy", "unified", "max_rows"))
 def _cut(
-    batch: Batch, n_ubatch: Scalar, strategy: str, unified: bool, max_rows: int
+    batch: Batch, n_ubatch: Scalar, by_seq: Flag, strategy: str, unified: bool, max_rows: int
 ) -> tuple[SplitPlan, Status]:
     """The plan, and SPLIT_FAILED with the first token that has no ubatch to go into unless all of them have."""
     n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
     match strategy:
         case "simple":
             plan = split_simple(batch, n_ubatch)
-        case "seq":
-            plan = split_seq(batch, n_ubatch)
+        case "streams":
+            plan = jax.lax.cond(
+                by_seq,
+                lambda: split_seq(batch, n_ubatch),
+                lambda: split_equal(batch, n_ubatch, sequential=True),
+            )
         case _:
-            plan = split_equal(batch, n_ubatch, sequential=not unified)
+            plan = split_equal(batch, n_ubatch, sequential=False)
     if (
         unified and strategy == "equal"
     ):  # all rows attend the one stream: to the step they are rows, not rectangles

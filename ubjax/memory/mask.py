@@ -20,7 +20,7 @@ from ubjax.config import MemoryConfig, SwaType
 from ubjax.memory.cells import Cells
 from ubjax.memory.window import out_of_window
 from ubjax.ragged import first_seq, set_of
-from ubjax.typing import Array, Bool, Scalar
+from ubjax.typing import Array, Bool, Flag, Scalar
 from ubjax.ubatch import Ubatch
 
 
@@ -43,7 +43,7 @@ def _check_sizes(n_blocks: int, n_kv: int, config: MemoryConfig) -> None:
         )
 
 
-@partial(jax.jit, static_argnames=("n_kv", "config", "causal"))
+@partial(jax.jit, static_argnames=("n_kv", "config"))
 def attention_mask(
     cells: Cells,
     ubatch: Ubatch,
@@ -51,12 +51,12 @@ def attention_mask(
     config: MemoryConfig,
     first_stream: Scalar = 0,
     *,
-    causal: bool = True,
+    causal: Flag | bool = True,
 ) -> Bool[jax.Array, "Sb Lb n_kv"]:
     """What each row of a ubatch sees: True where the row attends the cell; rows of padding see nothing.
 
     A row sees the cells of its stream that hold its first sequence, are not out of the window of its
-    position and, when causal, do not lie after it: no larger position and, with M-RoPE at the same
+    position and, when `causal` (data), do not lie after it: no larger position and, with M-RoPE at the same
     position, not after it by (y, x). `first_stream` is data, in [0, NS - Sb]. Semantics of llama.cpp's
     set_input_kq_mask. Raises ValueError (before tracing) when n_kv or Sb exceed what the memory has.
     """
@@ -75,16 +75,11 @@ def attention_mask(
         sees |= (seq[:, None, :, word] & rows(own[:, word])) != 0
     pos, at = pos[:, None], rows(ubatch.pos[0])
     sees &= rows(ubatch.valid) & (pos >= 0)
-    if causal:
-        sees &= pos <= at
-        if config.n_pos > 1:
-            y, x, at_y, at_x = (
-                ext[:, None, :, 0],
-                ext[:, None, :, 1],
-                rows(ubatch.pos[1]),
-                rows(ubatch.pos[2]),
-            )
-            sees &= ~((pos == at) & ((y > at_y) | ((y == at_y) & (x > at_x))))
+    after = pos > at
+    if config.n_pos > 1:
+        y, x, at_y, at_x = ext[:, None, :, 0], ext[:, None, :, 1], rows(ubatch.pos[1]), rows(ubatch.pos[2])
+        after |= (pos == at) & ((y > at_y) | ((y == at_y) & (x > at_x)))
+    sees &= ~(after & causal)
     if config.swa_type is not SwaType.NONE:
         sees &= ~out_of_window(pos, at, config.n_swa, config.swa_type)
     return sees

@@ -13,11 +13,13 @@ GEMMA = {"post_norms": True, "activation": "gelu", "scale_embd": True}
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": {},
     "qwen2": {},
+    "qwen2vl": {},
     "qwen3": {"qk_norm": True},
     "phi3": {},
     "gemma2": GEMMA,
     "gemma3": GEMMA | {"qk_norm": True, "rope_scale_swa": 1.0},
 }
+MROPE = ("qwen2vl",)  # architectures whose rows have several positions
 # Projections that may have a bias, by llama.cpp's names.
 BIASED = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
@@ -28,7 +30,8 @@ class DecoderConfig:
 
     Positions: `rope_dim` values of a head of `head_dim` are rotated, by angles of base `rope_theta` times `rope_scale`,
     divided by learned factors if `rope_factors`. Window layers have a base and a scale of their own where
-    `rope_theta_swa` and `rope_scale_swa` aren't None.
+    `rope_theta_swa` and `rope_scale_swa` aren't None. `rope_sections` (M-RoPE): how many of the rope_dim / 2 pairs turn
+    by each of a row's positions, 3 or 4 of them; empty: a row has one position.
 
     Windows: the layers that `swa_layers` marks attend a window of `n_swa` positions, masked by `swa_type`, in a
     cache of their own (empty: no layer does).
@@ -57,6 +60,7 @@ class DecoderConfig:
     rope_factors: bool = False
     rope_theta_swa: float | None = None
     rope_scale_swa: float | None = None
+    rope_sections: tuple[int, ...] = ()
     n_swa: int = 0
     swa_type: SwaType = SwaType.NONE
     swa_layers: tuple[bool, ...] = ()
@@ -90,10 +94,21 @@ class DecoderConfig:
             raise ValueError(
                 f"rope_dim is {self.rope_dim}, an even number up to head_dim {self.head_dim} is needed"
             )
+        self._check_sections()
         for name in self.biases:
             if name not in BIASED:
                 raise ValueError(f"{name!r} has no bias, one of {', '.join(BIASED)} is needed")
         self._check_window()
+
+    def _check_sections(self) -> None:
+        if not self.rope_sections:
+            return
+        known = len(self.rope_sections) in (3, 4) and min(self.rope_sections) >= 0
+        if not known or sum(self.rope_sections) != self.rope_dim // 2:
+            raise ValueError(
+                f"rope_sections are {list(self.rope_sections)}, 3 or 4 numbers of pairs that together are "
+                f"rope_dim / 2 = {self.rope_dim // 2} are needed"
+            )
 
     def _check_window(self) -> None:
         if self.swa_layers and len(self.swa_layers) != self.n_layers:
@@ -111,6 +126,11 @@ class DecoderConfig:
     def n_groups(self) -> int:
         """G: query heads that share a key head."""
         return self.n_heads // self.n_kv_heads
+
+    @property
+    def n_pos(self) -> int:
+        """P: positions of a row, 1 or with M-RoPE 3 or 4."""
+        return len(self.rope_sections) or 1
 
     @property
     def n_caches(self) -> int:
@@ -174,6 +194,7 @@ class DecoderConfig:
             **ARCHITECTURES[architecture],
             **_window(hyper),
             rope_scale=_rope_scale(hyper.get("rope_scaling")),
+            rope_sections=tuple(hyper.get("rope_dimension_sections", ())),
             rope_factors="rope_freqs.weight" in optional,
             biases=tuple(name for name in BIASED if f"{name}.bias" in optional),
         )

@@ -100,7 +100,7 @@ class Decoder(nnx.Module):
         Raises ValueError (before tracing) when rows of embeddings have another width than the model.
         """
         x = self._embed(ubatch)
-        at = [self._rotation(jnp.asarray(ubatch.pos)[0], cache) for cache in range(len(kv))]
+        at = [self._rotation(ubatch.pos, cache) for cache in range(len(kv))]
         ks: list[list[Array]] = [[] for _ in kv]
         vs: list[list[Array]] = [[] for _ in kv]
         for layer, c in zip(self.layers, self.config.layer_caches, strict=True):
@@ -121,15 +121,16 @@ class Decoder(nnx.Module):
         shifted = []
         for c, (own, by) in enumerate(zip(kv, shift, strict=True)):
             held = jnp.asarray(by)[:, : own.n_cells]
-            at = self._rotation(held.reshape(-1), c)
+            # M-RoPE: cells move by one number in every section
+            at = self._rotation(jnp.broadcast_to(held.reshape(1, -1), (self.config.n_pos, held.size)), c)
             shifted.append(KV(k=tuple(shift_rows(k, held, at) for k in own.k), v=own.v, n_cells=own.n_cells))
         return tuple(shifted)
 
-    def _rotation(self, pos: Int32[Array, " R"], cache: int) -> Rotation:
+    def _rotation(self, pos: Int32[Array, "P R"], cache: int) -> Rotation:
         """The rotation of the layers of a cache at positions `pos`."""
         theta, scale = self.config.rope(cache)
         factors = None if self.rope_factors is None else self.rope_factors[...]
-        return rotation(pos, self.config.rope_dim, theta, factors, scale)
+        return rotation(pos, self.config.rope_dim, theta, factors, scale, self.config.rope_sections)
 
     def _embed(self, ubatch: Ubatch) -> Float[jax.Array, "R E"]:
         """Rows with an id are looked up (and scaled, if the model does that), the others are taken as they are."""

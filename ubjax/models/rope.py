@@ -3,7 +3,12 @@
 This is ggml's NEOX order (Hugging Face's rotate_half); loaders bring other orders into it. Values of a head from
 rope_dim on stay as they are.
 
-R rows, H heads, D width of a head, N = rope_dim / 2 pairs.
+With M-RoPE a row has P positions (time, y, x and, in llama.cpp's form, a fourth) and each pair turns by one of them:
+`sections` pairs by the first, the next ones by the second, and so on.
+
+    sections (1, 2, 1)     pairs 0 | 1 2 | 3     positions t | y y | x
+
+R rows, P positions a row, H heads, D width of a head, N = rope_dim / 2 pairs.
 """
 
 import jax
@@ -23,20 +28,23 @@ class Rotation:
 
 
 def rotation(
-    pos: Int32[Array, " R"],
+    pos: Int32[Array, "P R"],
     rope_dim: int,
     theta: float,
     factors: Float[Array, " N"] | None = None,
     scale: float = 1.0,
+    sections: tuple[int, ...] = (),
 ) -> Rotation:
     """The rotation at positions `pos`; frequencies are divided by `factors` where there are any (rope_freqs).
 
-    `scale` is 1 / factor of linearly scaled positions.
+    `scale` is 1 / factor of linearly scaled positions. `sections`: how many pairs turn by each of the P positions, N
+    together; without, all turn by the first.
     """
     frequency = jnp.asarray(scale * theta ** (-np.arange(0, rope_dim, 2) / rope_dim), jnp.float32)
     if factors is not None:
         frequency = frequency / factors
-    angle = jnp.asarray(pos, jnp.float32)[:, None] * frequency[None, :]
+    of_pair = np.repeat(np.arange(len(sections)), sections) if sections else np.zeros(1, np.int32)
+    angle = jnp.asarray(pos, jnp.float32)[of_pair].T * frequency[None, :]
     return Rotation(cos=jnp.cos(angle), sin=jnp.sin(angle))
 
 
