@@ -22,7 +22,7 @@ def test_the_first_prompt_has_llama_cpps_logits():
     rows = [(token["id"], token["pos"], 0) for token in decode["tokens"]]
     bucket = Bucket(n_blocks=1, n_block_rows=8, n_outputs=8)
     step = Step(model, (UNIFIED,))
-    staged = staged_of(Cells.empty(UNIFIED), UNIFIED, rows, bucket, n_vocab=model.config.n_vocab)
+    staged = staged_of((Cells.empty(UNIFIED),), UNIFIED, rows, bucket, n_vocab=model.config.n_vocab)
     logits = np.asarray(step(step.new_kv((32,)), staged)[0])
     assert len(decode["rows"]) == len(rows) == 5
     for row, found in zip(decode["rows"], logits, strict=False):
