@@ -9,8 +9,9 @@ import pytest
 from tests.memory.helpers import assert_same, batch_of
 from tests.saving.helpers import engine_of, fill, put, text
 from ubjax.config import MemoryConfig, SwaType
+from ubjax.host_batch import fitted
 from ubjax.memory import caches, ops
-from ubjax.memory.init_batch import init_batch
+from ubjax.memory.init_batch import CAUSAL, init_batch
 from ubjax.memory.slots import apply_slot
 from ubjax.status import Reason
 
@@ -95,7 +96,7 @@ def test_an_engine_falls_back_and_computes_the_same():
     small, whole = crowded(False), crowded(True)
     assert (small.caches[1].n_cells, whole.caches[1].n_cells) == (24, 32)
     made = {"token": text(7), "seq_id": [0] * 4 + [1] * 3, "output": [True] * 7}
-    _, (plan, *_) = small._plan(small._fitted(small.batch(**made)))
+    _, (plan, *_) = small._plan(fitted(small.batch(**made), 8, small.buckets.capacity), CAUSAL)
     assert plan.order[:7].tolist() == [0, 1, 4, 5, 2, 6, 3]
     found = [engine.decode(engine.batch(**made)) for engine in (small, whole)]
     rows = [np.stack([outputs.logits(i) for i in range(7)]) for outputs in found]
