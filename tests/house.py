@@ -17,7 +17,7 @@ MAX_FUNCTION_LINES = 60
 FLOORS = (
     {"typing"},
     {"pytree", "config", "pictures", "compilation_cache", "ladders"},
-    {"ragged", "status", "buckets", "host_arrays", "programs", "positions"},
+    {"ragged", "status", "buckets", "host_arrays", "programs", "positions", "safetensors"},
     {"batch", "sampling"},
     {"batch_builder", "host_batch", "validate", "split"},
     {"ubatch"},
@@ -42,7 +42,7 @@ WITHOUT_FLAX = frozenset().union(*FLOORS[:7])
 # Pairs that the floors would allow.
 FORBIDDEN = {("models", "split"), ("models", "validate")}
 # Packages of the extras: imported by the function that needs them, never with the module.
-OPTIONAL = {"gguf", "tokenizers", "jinja2", "rich", "matplotlib", "pandas"}
+OPTIONAL = {"gguf", "tokenizers", "jinja2", "rich", "matplotlib", "pandas", "huggingface_hub"}
 
 
 @dataclass(frozen=True, kw_only=True)

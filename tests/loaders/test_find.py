@@ -1,5 +1,6 @@
 import hashlib
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -24,10 +25,11 @@ def test_a_path_is_taken_as_it_is(tmp_path):
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(
-        ModelNotFoundError, match=r"^there is no model file 'gpt9', .* names are: 'smollm2', 'gemma3'$"
+        ModelNotFoundError,
+        match=r"^there is no model file 'gpt9', .* names are: 'smollm2', 'gemma3', 'minilm'$",
     ):
         find_model("gpt9")
-    with pytest.raises(ModelNotFoundError, match=f"^{tmp_path} is not a file, a GGUF file is needed$"):
+    with pytest.raises(ModelNotFoundError, match=f"^{tmp_path} is a folder without config.json, a GGUF"):
         find_model(tmp_path)
 
 
@@ -98,3 +100,38 @@ def test_gemma3_is_found_without_importing_its_packages():
     source = find_model("gemma3")
     assert isinstance(source, FileParts) and source.path.name == "gemma-3-270m-q4_k_m.gguf"
     assert not [module for module in sys.modules if module.startswith("gemma3_270m")]
+
+
+def hub(monkeypatch, snapshot_download):
+    package = types.ModuleType("huggingface_hub")
+    package.snapshot_download = snapshot_download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", package)
+
+
+def test_a_hub_name_is_downloaded_without_code(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    asked = []
+    hub(monkeypatch, lambda name, allow_patterns: asked.append((name, allow_patterns)) or str(tmp_path))
+    assert find_model("some-owner/tiny.model_1") == tmp_path
+    assert asked == [("some-owner/tiny.model_1", ["*.json", "*.safetensors", "*.jinja"])]
+
+
+def test_what_the_hub_does_not_give(monkeypatch, tmp_path):
+    def fails(name, allow_patterns):
+        raise OSError("no route\nto the host")
+
+    hub(monkeypatch, fails)
+    with pytest.raises(
+        ModelNotFoundError, match=r"no model file 'a/b', and the hub does not give it: no route$"
+    ):
+        find_model("a/b")
+    hub(monkeypatch, lambda name, allow_patterns: str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match=r"^the hub's model 'a/b' has no config.json"):
+        find_model("a/b")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        ModelNotFoundError, match=r"on the hub needs the package huggingface_hub .*: pip install"
+    ):
+        find_model("a/b")
+    with pytest.raises(ModelNotFoundError, match=r"^there is no model file 'a/b/c', and the known"):
+        find_model("a/b/c")

@@ -12,7 +12,7 @@ from tests.tiny import CONFIG
 from ubjax import BucketLadder, Engine, EngineConfig
 from ubjax.config import SwaType
 from ubjax.models.decoder import Decoder
-from ubjax.saving.safetensors import encode, read_header, read_tensors
+from ubjax.safetensors import encode, read_header, read_tensors
 from ubjax.saving.state import ONE, SavedRows, State
 
 WINDOW = dataclasses.replace(CONFIG, n_swa=4, swa_type=SwaType.STANDARD, swa_layers=(True, False))

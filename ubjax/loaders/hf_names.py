@@ -51,6 +51,11 @@ def is_vision(name: str, architecture: str) -> bool:
     return name.startswith(VISION_PREFIXES.get(architecture, ()))
 
 
+def whole_name(name: str) -> str:
+    """The tensor's name in a model with a head: a model that was saved without one has its names without "model."."""
+    return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+
+
 def llama_cpp_name(name: str, architecture: str) -> str:
     """llama.cpp's name of a Hugging Face tensor. Raises ValueError for a name that is not known.
 

@@ -3,7 +3,7 @@
 import codecs
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 from ubjax.loaders.bpe import BytePairEncoder, token_text_bytes
 from ubjax.loaders.chat import render_chat
@@ -12,6 +12,26 @@ from ubjax.loaders.spm import SPACE, SentencePieceEncoder
 from ubjax.loaders.vocabulary import BYTE_TEXT, TokenKind, Vocabulary, read_vocabulary
 
 SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+
+
+def check_text(text: str) -> None:
+    """Raises ValueError for a text with a lone surrogate, which no UTF-8 can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, "
+            "text that UTF-8 can hold is needed"
+        ) from None
+
+
+@runtime_checkable
+class Encoding(Protocol):
+    """Text without special tokens -> ids."""
+
+    def encode(self, text: str, /) -> Any:
+        """The ids."""
+        ...
 
 
 class Tokenizer:
@@ -25,7 +45,7 @@ class Tokenizer:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        encoder: BytePairEncoder | SentencePieceEncoder,
+        encoder: Encoding,
         chat_template: str | None,
     ) -> None:
         self._vocabulary = vocabulary
@@ -61,13 +81,7 @@ class Tokenizer:
         Raises:
             ValueError: the text has a lone surrogate, which no UTF-8 can hold.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, "
-                "text that UTF-8 can hold is needed"
-            ) from None
+        check_text(text)
         ids = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
         after_special = True
         for part in self._split_special(text, parse_special):

@@ -3,7 +3,6 @@
 saving.py       the methods of an engine
 state.py        the rows that are saved, and what is checked before they are loaded
 fingerprint.py  which model they belong to
-safetensors.py  the file format
 files.py        files that are written whole or not at all
 """
 

@@ -24,11 +24,11 @@ from ubjax.memory.kv import KV
 from ubjax.memory.slots import usable_cells
 from ubjax.memory.window import any_size
 from ubjax.memory_report import NAMES
+from ubjax.safetensors import encode, read_header, read_tensors, reader
 from ubjax.saving.collect import collect
 from ubjax.saving.files import as_path, opened, write_whole
 from ubjax.saving.fingerprint import fingerprint
 from ubjax.saving.restore import Group, groups, padded_layers, place
-from ubjax.saving.safetensors import encode, read_header, read_tensors, reader
 from ubjax.saving.state import ALL, ONE, Form, SavedRows, State
 from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import Step, store_rows

@@ -18,7 +18,7 @@ import numpy as np
 
 from ubjax.config import MAX_CELLS
 from ubjax.memory_report import NAMES
-from ubjax.saving.safetensors import Entry, Header
+from ubjax.safetensors import Entry, Header
 from ubjax.validate import MAX_POS
 
 VERSION = {"format": "ubjax state", "version": "1"}

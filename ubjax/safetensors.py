@@ -15,7 +15,7 @@ import reprlib
 import struct
 from collections.abc import Iterator, Mapping
 from io import BufferedIOBase
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +30,15 @@ DTYPES = {
         "U32": np.uint32,
     }.items()
 }
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# What the files of others hold besides; a model's weights are none of these, tables of positions and the like are.
+MORE_DTYPES = {
+    "F64": np.dtype(np.float64),
+    **{f"I{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 64)},
+    **{f"U{bits}": np.dtype(f"u{bits // 8}") for bits in (8, 16, 64)},
+    "BOOL": np.dtype(bool),
+}
+NAMES = {dtype: name for name, dtype in (DTYPES | MORE_DTYPES).items()}
+Kind = TypeVar("Kind", dict, list)
 METADATA = "__metadata__"
 DIGEST = "data_blake2b"  # of the data, in the metadata
 MAX_HEADER = 2**20  # bytes; a state's header has some thousand
@@ -79,35 +87,48 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def read_header(file: BufferedIOBase, n_bytes: int) -> Header:
+def read_header(
+    file: BufferedIOBase,
+    n_bytes: int,
+    *,
+    max_header: int = MAX_HEADER,
+    dtypes: Mapping[str, np.dtype] = DTYPES,
+) -> Header:
     """The header of a file of n_bytes, read from its beginning; the data follows."""
     start = file.read(8)
     if len(start) < 8:
         raise ValueError(f"{n_bytes} bytes were found, a header of 8 or more is needed")
     (length,) = struct.unpack("<Q", start)
-    room = min(n_bytes - 8, MAX_HEADER)
+    room = min(n_bytes - 8, max_header)
     if not 2 <= length <= room:
         raise ValueError(f"its header claims {length} bytes, 2 to {room} are possible here")
-    return parse_header(file.read(length), n_bytes - 8 - length)
+    return parse_header(file.read(length), n_bytes - 8 - length, dtypes)
 
 
-def parse_header(text: bytes, n_bytes: int) -> Header:
+def parse_header(text: bytes, n_bytes: int, dtypes: Mapping[str, np.dtype] = DTYPES) -> Header:
     """The header from its JSON text; n_bytes of data are there."""
-    try:
-        found = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("its header is nested too deeply to be read") from None
-    except ValueError as error:  # of UTF-8, of JSON, of a number
-        raise ValueError(f"its header is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"its header is {type(found).__name__}, an object is needed")
+    found = parse_json(text, "its header")
     metadata = found.pop(METADATA, {})
     texts = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     if not texts:
         raise ValueError(f"its {METADATA} is not an object of texts")
-    entries = {name: _entry(name, value, n_bytes) for name, value in found.items()}
+    entries = {name: _entry(name, value, n_bytes, dtypes) for name, value in found.items()}
     _check_tiling(entries, n_bytes)
     return Header(metadata=metadata, entries=entries, n_bytes=n_bytes)
+
+
+def parse_json(text: bytes, what: str, kind: type[Kind] = dict) -> Kind:
+    """An untrusted JSON object (or list); ValueError about `what` for anything else, a name that is there twice too."""
+    try:
+        found = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply to be read") from None
+    except ValueError as error:  # of UTF-8, of JSON, of a number
+        raise ValueError(f"{what} is no JSON: {error}") from None
+    if not isinstance(found, kind):
+        needed = "an object" if kind is dict else "a list"
+        raise ValueError(f"{what} is {type(found).__name__}, {needed} is needed")
+    return found
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,23 +151,23 @@ def _sizes(value: Any, most: int) -> bool:
     )
 
 
-def _entry(name: str, value: Any, n_bytes: int) -> Entry:
+def _entry(name: str, value: Any, n_bytes: int, dtypes: Mapping[str, np.dtype]) -> Entry:
     what = f"the tensor {reprlib.repr(name)}"
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{what} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f"{what} has dtype {reprlib.repr(dtype)}, one of {', '.join(DTYPES)} is needed")
+    if not isinstance(dtype, str) or dtype not in dtypes:
+        raise ValueError(f"{what} has dtype {reprlib.repr(dtype)}, one of {', '.join(dtypes)} is needed")
     if not _sizes(shape, MAX_RANK):
         raise ValueError(f"{what} has shape {reprlib.repr(shape)}, at most {MAX_RANK} sizes are needed")
     if not _sizes(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ValueError(f"{what} lies at {reprlib.repr(offsets)}, two ascending offsets are needed")
     if offsets[1] > n_bytes:
         raise ValueError(f"{what} ends at byte {offsets[1]} of the data, {n_bytes} bytes of data were found")
-    needed = math.prod(shape) * DTYPES[dtype].itemsize
+    needed = math.prod(shape) * dtypes[dtype].itemsize
     if offsets[1] - offsets[0] != needed:
         raise ValueError(f"{what} has {offsets[1] - offsets[0]} bytes, {needed} are needed")
-    return Entry(dtype=DTYPES[dtype], shape=tuple(shape), begin=offsets[0], end=offsets[1])
+    return Entry(dtype=dtypes[dtype], shape=tuple(shape), begin=offsets[0], end=offsets[1])
 
 
 def _check_tiling(entries: Mapping[str, Entry], n_bytes: int) -> None:
