@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from ubjax import Engine, EngineConfig, load_model
+from ubjax import Engine, EngineConfig
 from ubjax.generate import Generation
+from ubjax.loaders import load_decoder
 from ubjax.models.decoder import Decoder
 
 MARGIN = 1e-3
@@ -165,7 +166,7 @@ def main() -> None:
     parser.add_argument("--n-ctx", type=int, default=1024, help="cells, with streams for each sequence")
     parser.add_argument("--n-ubatch", type=int, nargs="+", default=[32, 256])
     args = parser.parse_args()
-    model = load_model(args.model)[0]
+    model = load_decoder(args.model)[0]
     bench = Bench(model, args)
     print(
         f"{'cache':9}{'n_ubatch':>9}{'equal':>13}{'tokens':>11}{'difference':>12}{'compiled':>10}{'prompt/s':>10}"

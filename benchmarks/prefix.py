@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ubjax import Engine, EngineConfig, load_model
+from ubjax import Engine, EngineConfig
+from ubjax.loaders import load_decoder
 from ubjax.models.decoder import Decoder
 
 OWN = 16  # tokens of a prompt behind the prefix
@@ -118,12 +119,12 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--windowed", default="gemma3")
     args = parser.parse_args()
-    prefix = time_prefix(load_model(args.model)[0], args.prefix, args.rounds)
+    prefix = time_prefix(load_decoder(args.model)[0], args.prefix, args.rounds)
     with_it, without = prefix["with"]["median"], prefix["without"]["median"]
     print(
         f"first token, {args.prefix} tokens shared: {with_it:.3f} s against {without:.3f} s ({prefix['speedup']:.1f}x)"
     )
-    window = time_window(load_model(args.windowed)[0], args.context, args.rounds)
+    window = time_window(load_decoder(args.windowed)[0], args.context, args.rounds)
     for name in ("window", "full"):
         row = window[name]
         print(

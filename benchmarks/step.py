@@ -41,7 +41,7 @@ from flax import nnx
 import ubjax.engine
 from ubjax import Engine, EngineConfig
 from ubjax.control import plan_decode, stage
-from ubjax.loaders import load_model
+from ubjax.loaders import load_decoder
 from ubjax.memory.init_batch import CAUSAL
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
@@ -214,7 +214,7 @@ def model_of(name: str | None) -> tuple[str, Decoder]:
     if name == "tiny":
         return name, Decoder(TINY, rngs=nnx.Rngs(0))
     try:
-        return name or "smollm2", load_model(name or "smollm2")[0]
+        return name or "smollm2", load_decoder(name or "smollm2")[0]
     except (ValueError, ImportError):
         if name is not None:
             raise

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.tiny import tiny_model
 from ubjax import Engine, EngineConfig
-from ubjax.buckets import Bucket, Buckets
+from ubjax.buckets import Bucket, Buckets, EncoderBuckets
 from ubjax.ladders import BucketLadder, RectangleLadder
 
 BUCKETS = Buckets.default(n_batch=2048, n_ubatch=512, n_streams=6, n_cells=(4096, 1024), kv_pad=256)
@@ -187,3 +187,19 @@ def test_sizes_are_whole_numbers():
     with pytest.raises(ValueError, match=r"bucket sizes \(1.5, 16\): .* whole numbers, is needed"):
         BucketLadder((1.5, 16))
     assert BucketLadder((np.int32(2), 4)).sizes == (2, 4)
+
+
+def test_buckets_of_an_encoder():
+    buckets = EncoderBuckets.default(n_batch=1024, n_ubatch=512)
+    assert buckets.capacity.sizes == (512, 1024)
+    rows = {n: buckets.ubatch(n, n)[0].n_rows for n in (1, 16, 17, 64, 65, 256, 257, 512)}
+    assert rows == {1: 16, 16: 16, 17: 64, 64: 64, 65: 256, 256: 256, 257: 512, 512: 512}
+    spans = {n: buckets.ubatch(500, n)[1] for n in (1, 32, 33, 64, 65, 128, 129, 500)}
+    assert spans == {1: 32, 32: 32, 33: 64, 64: 64, 65: 128, 128: 128, 129: 512, 500: 512}
+    assert buckets.ubatch(3, 2, n_ubatches=2) == buckets.ubatch(512, 2)
+    found = {
+        buckets.ubatch(n, longest, k) for n in range(1, 513) for longest in range(1, n + 1) for k in (1, 2)
+    }
+    assert set(buckets.shapes()) == found
+    with pytest.raises(ValueError, match="the ladder of rows of a ubatch ends at 64, n_ubatch is 512"):
+        EncoderBuckets.default(n_batch=1024, n_ubatch=512, rows=BucketLadder((64,)))

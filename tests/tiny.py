@@ -7,9 +7,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ubjax import BucketLadder, Engine, EngineConfig
+from ubjax import BucketLadder, EncoderEngine, Engine, EngineConfig
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
+from ubjax.models.encoder import Encoder, EncoderConfig
 
 CONFIG = DecoderConfig(
     n_layers=2,
@@ -29,6 +30,30 @@ CONFIG = DecoderConfig(
 def tiny_model() -> Decoder:
     """The same random decoder for the whole session, so that programs are shared."""
     return Decoder(CONFIG, rngs=nnx.Rngs(0))
+
+
+ENCODER = EncoderConfig(
+    n_layers=2,
+    n_embd=16,
+    n_ff=24,
+    n_heads=2,
+    n_vocab=61,
+    n_ctx_train=48,
+    pooler=True,
+    n_labels=1,
+)
+
+
+@functools.cache
+def tiny_encoder() -> Encoder:
+    """The same random encoder with a classification head for the whole session."""
+    return Encoder(ENCODER, rngs=nnx.Rngs(0))
+
+
+def tiny_encoder_engine(tokenizer=None, **sizes) -> EncoderEngine:
+    """An engine on it, of 8 sequences, 32 tokens in a batch and 16 rows in a ubatch unless the sizes say otherwise."""
+    sizes = {"n_seq_max": 8, "n_batch": 32, "n_ubatch": 16, **sizes}
+    return EncoderEngine(tiny_encoder(), tokenizer, EngineConfig(**sizes))
 
 
 def tiny_engine(tokenizer=None, **sizes) -> Engine:

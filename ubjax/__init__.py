@@ -7,13 +7,14 @@ from ubjax.buckets import Bucket
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import BatchConfig, EngineConfig, MemoryConfig
 from ubjax.control import required_ubatch
+from ubjax.encoder_engine import EncoderEngine
 from ubjax.engine import Engine
 from ubjax.generate import Sampling
 from ubjax.ladders import BucketLadder, RectangleLadder
 from ubjax.loaders import load_model
 from ubjax.outputs import Outputs
 from ubjax.positions import mrope_positions
-from ubjax.split import SplitPlan, split_equal, split_seq, split_simple
+from ubjax.split import SplitPlan, split_equal, split_seq, split_simple, split_whole
 from ubjax.status import DecodeError, InvalidBatchError, NoSlotError
 from ubjax.ubatch import Ubatch, take_ubatch
 from ubjax.viz import show
@@ -27,6 +28,7 @@ __all__ = [
     "Bucket",
     "BucketLadder",
     "DecodeError",
+    "EncoderEngine",
     "Engine",
     "EngineConfig",
     "InvalidBatchError",
@@ -45,6 +47,7 @@ __all__ = [
     "split_equal",
     "split_seq",
     "split_simple",
+    "split_whole",
     "take_ubatch",
     "use_compilation_cache",
 ]

@@ -140,10 +140,55 @@ class Buckets:
         }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderBuckets:
+    """The ladders of an encoder: capacity of a batch, rows of a ubatch, rows of its longest sequence (its span)."""
+
+    capacity: BucketLadder
+    rows: BucketLadder
+    spans: BucketLadder
+
+    @classmethod
+    def default(cls, *, n_batch: int, n_ubatch: int, rows: BucketLadder | None = None) -> "EncoderBuckets":
+        """The ladder of rows that is given, else few sizes, so that texts of any lengths meet each soon."""
+        if rows is None:
+            rows = BucketLadder.geometric(n_ubatch, bottom=min(16, n_ubatch), factor=4)
+        _check_top("rows of a ubatch", rows.top, n_ubatch, "n_ubatch")
+        return cls(
+            capacity=BucketLadder(tuple(sorted({min(n_ubatch, n_batch), n_batch}))),
+            rows=rows,
+            spans=BucketLadder.geometric(n_ubatch, bottom=min(32, n_ubatch)),
+        )
+
+    def ubatch(self, n_tokens: int, longest: int, n_ubatches: int = 1) -> tuple[Bucket, int]:
+        """The bucket of a ubatch, one of `n_ubatches` of its batch, and its span; one that saves nothing is all rows.
+
+        Several ubatches all have the most rows: how full the last one is depends on how lengths add up, and a program
+        of its own costs more than the rows.
+        """
+        n_rows, span = (
+            self.rows.pick(n_tokens) if n_ubatches == 1 else self.rows.top,
+            self.spans.pick(longest),
+        )
+        saves = 3 * span < n_rows and n_rows % span == 0
+        return Bucket(n_blocks=1, n_block_rows=n_rows, n_outputs=0), span if saves else n_rows
+
+    def shapes(self) -> tuple[tuple[Bucket, int], ...]:
+        """Every program that ubatches can need, the fewest rows first."""
+        lengths = {min(span, n) for span in self.spans.sizes for n in self.rows.sizes}
+        found = {self.ubatch(n, longest) for n in self.rows.sizes for longest in lengths if longest <= n}
+        return tuple(sorted(found, key=lambda shape: (shape[0].n_rows, shape[1])))
+
+
 def shape_name(bucket: Bucket, n_kv: tuple[int, ...] = ()) -> str:
     """A bucket as people read it, `2x4|kv 256|out 8`: blocks x rows, attended cells of each cache, outputs."""
     cells = f"|kv {kv_name(n_kv)}" if n_kv else ""
     return f"{bucket.n_blocks}x{bucket.n_block_rows}{cells}|out {bucket.n_outputs}"
+
+
+def span_name(bucket: Bucket, span: int) -> str:
+    """A bucket of an encoder as people read it, `1x512|span 64`: rows, and rows of a sequence at most."""
+    return f"{bucket.n_blocks}x{bucket.n_block_rows}|span {span}"
 
 
 def kv_name(n_kv: tuple[int, ...]) -> str:

@@ -17,9 +17,11 @@ import numpy as np
 
 from ubjax.batch import Batch, mark_all_outputs
 from ubjax.batch_builder import BatchBuilder
-from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
-from ubjax.config import BatchConfig, EngineConfig, as_choice, as_integer
+from ubjax.buckets import Buckets, kv_name, shape_name
+from ubjax.config import BatchConfig, EngineConfig, as_choice
 from ubjax.control import Staged, advance, plan_decode, required_ubatch, stage
+from ubjax.embeds import EmbedsByDecoding
+from ubjax.encoder_engine import EncoderEngine
 from ubjax.generate import Generates, TextCodec
 from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, Rows, Sizes
@@ -28,19 +30,21 @@ from ubjax.memory.caches import AllCells
 from ubjax.memory.init_batch import Mode, Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
+from ubjax.models.encoder import Encoder
 from ubjax.outputs import Outputs
+from ubjax.pooling import HiddenRows, Pooling
 from ubjax.pytree import Layout
 from ubjax.saving import Saving
 from ubjax.status import DecodeError, Reason, raise_if_error, refusal
 from ubjax.step import Step
-from ubjax.typing import Choice, Whole
+from ubjax.typing import Choice
 from ubjax.usage import Usage
 from ubjax.warmup import EnginePrograms, OnProgram, Warmup, warm_up
 
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
-class Engine(Saving, Generates):
+class Engine(Saving, Generates, EmbedsByDecoding):
     """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
@@ -48,7 +52,13 @@ class Engine(Saving, Generates):
     >>> engine = Engine(*load_model("smollm2"), EngineConfig(n_ctx=512))
     >>> engine.generate("The capital of France is", max_tokens=2).text
     ' Paris.'
+
+    Of an encoder it makes an `EncoderEngine`, which takes the same batches.
     """
+
+    def __new__(cls, model: Decoder | Encoder, *args: Any, **ladders: Any) -> Any:
+        """The engine that the model needs."""
+        return EncoderEngine(model, *args, **ladders) if isinstance(model, Encoder) else super().__new__(cls)
 
     def __init__(
         self,
@@ -89,6 +99,7 @@ class Engine(Saving, Generates):
             n_outputs=n_outputs,
         )
         self.prefix_cache = config.prefix_cache
+        self.pooling = Pooling(kind="last") if model.pooling is None else model.pooling
         self.usage = Usage()
         self._step = Step(model, self.caches)
         self._kv_dtype = config.kv_dtype
@@ -144,17 +155,21 @@ class Engine(Saving, Generates):
         arrays.setdefault("next_pos", self._next_pos())
         return Batch.from_arrays(token, config=self.batch_config, **arrays)
 
-    def decode(self, batch: Any, *, causal: Choice = True, embd_all: Choice = False) -> Outputs:
+    def decode(
+        self, batch: Any, *, causal: Choice = True, embd_all: Choice = False, hidden: Choice = False
+    ) -> Outputs:
         """Run a batch through the model, keep its keys and values, return the logits of its output tokens.
 
         Unless `causal`, a token sees all that is cached of its sequence and all of it in this batch, which one ubatch
         then has to hold (the chunks of an image; `required_ubatch`). `embd_all`, llama.cpp's embedding mode: every
         token is an output, with streams a ubatch is of one sequence.
+        `hidden`: the outputs have the hidden rows of all tokens too (`embeddings`, `pooled`; not part of a warm-up).
 
         Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
         has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
+        hidden = as_choice(hidden, "hidden")
         mode = Mode.of(causal=as_choice(causal, "causal"), embd_all=as_choice(embd_all, "embd_all"))
         batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
         if required_ubatch(batch, causal=causal) > self.n_ubatch:
@@ -179,6 +194,7 @@ class Engine(Saving, Generates):
             self._update(int(n_copies), bool(rotate))
             last = caches.settle(last)
         cells, n, buffers, out_ids = self._cells, int(plan.n_ubatches), [], []
+        rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if hidden else None
         for k in range(n):
             rows = plan.order[plan.offset[k] : plan.offset[k + 1]]
             out_ids.append(rows[batch.output[rows]])
@@ -193,10 +209,11 @@ class Engine(Saving, Generates):
             staged = stage(cells, *at, prepared.causal, bucket, self.caches)
             if k:
                 self._finish(buffers[-1], before)
-            buffers.append(self._launch(staged))
-            self._count(bucket, len(rows), len(out_ids[k]))
+            buffers.append(self._launch(staged, rows_of))
+            name = shape_name(bucket, self._kv_sizes())
+            self.usage.count(name, rows=bucket.n_rows, tokens=len(rows), outputs=len(out_ids[k]))
         # While the last step runs: what is left to do, and what is not needed any more.
-        outputs = Outputs(buffers, out_ids, int(batch.n_tokens))
+        outputs = Outputs(buffers, out_ids, int(batch.n_tokens), rows_of)
         self.usage.decodes += 1
         del batch, prepared, plan, status, before, at, staged, rows
         self._finish(buffers[-1], cells)
@@ -213,10 +230,14 @@ class Engine(Saving, Generates):
             self._layouts[batch.capacity] = layout
         return prepared, layout.unpack(np.asarray(packed))
 
-    def _launch(self, staged: Staged) -> jax.Array:
+    def _launch(self, staged: Staged, hidden: HiddenRows | None = None) -> jax.Array:
         """Start a step: K/V is the one that it will have written, the cells are those without its ubatch."""
         try:
-            logits, self._kv = self._step(self._kv, staged)
+            if hidden is None:
+                logits, self._kv = self._step(self._kv, staged)
+            else:
+                logits, rows, self._kv = self._step.with_hidden(self._kv, staged)
+                hidden.add(rows, staged.ubatch.batch_idx)
         except BaseException as error:  # an interrupt too may leave K/V half way
             failure = self._lost() or self._cut_back(staged)
             if isinstance(error, Exception):
@@ -243,16 +264,6 @@ class Engine(Saving, Generates):
             p0 = np.int32(ubatch.pos[0, rows].min())
             self._cells = caches.rm(self._cells, np.int32(s), p0, np.int32(-1), self.caches)
         return refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
-
-    def reserve(self, n_kv: Whole) -> None:
-        """Give K/V room for n_kv cells a stream at once; step by step, each size is a copy and programs of its own.
-
-        `clear` and the removal of the last sequence undo it. Raises ValueError above the cells of a stream.
-        """
-        n, n_cells = as_integer(n_kv, "n_kv"), self.memory.n_cells
-        if not 0 <= n <= n_cells:
-            raise ValueError(f"n_kv is {n}, a number of cells in [0, {n_cells}] is needed")
-        self._grow([min(n, ladder.top) for ladder in self.buckets.n_kv])
 
     def _lost(self) -> DecodeError | None:
         """The failure and an empty cache, when the K/V buffers were taken over by a program that failed."""
@@ -287,9 +298,3 @@ class Engine(Saving, Generates):
 
     def _kv_sizes(self) -> tuple[int, ...]:
         return tuple(kv.n_cells for kv in self._kv)
-
-    def _count(self, bucket: Bucket, n_tokens: int, n_outputs: int) -> None:
-        self.usage.buckets[shape_name(bucket, self._kv_sizes())] += 1
-        self.usage.tokens += n_tokens
-        self.usage.rows += bucket.n_rows
-        self.usage.outputs += n_outputs

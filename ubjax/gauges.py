@@ -1,13 +1,16 @@
 """Gauges: how full the cache is, and whether a batch without a slot is too large now or for ever."""
 
+import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ubjax.batch import Batch
-from ubjax.config import BatchConfig, MemoryConfig
+from ubjax.buckets import Buckets
+from ubjax.config import BatchConfig, MemoryConfig, as_integer
 from ubjax.control import plan_decode
 from ubjax.host_batch import first_seq, on_host
 from ubjax.memory.caches import AllCells
@@ -17,16 +20,32 @@ from ubjax.memory_report import MemoryReport, memory_report
 from ubjax.models.config import DecoderConfig
 from ubjax.prefixes import Prefixes
 from ubjax.status import NoSlotError, Status, sentence
+from ubjax.typing import Whole
 
 
 class Gauges(Prefixes):
-    """What an engine says of the room in its cache."""
+    """What an engine says of the room in its cache, and how it makes some."""
 
     model_config: DecoderConfig
     batch_config: BatchConfig
     n_ubatch: int
+    buckets: Buckets
     _kv: AllKV
     _kv_dtype: str
+
+    @abc.abstractmethod
+    def _grow(self, n_kv: Sequence[Any]) -> None:
+        """Let K/V have room for n_kv cells a stream of each cache."""
+
+    def reserve(self, n_kv: Whole) -> None:
+        """Give K/V room for n_kv cells a stream at once; step by step, each size is a copy and programs of its own.
+
+        `clear` and the removal of the last sequence undo it. Raises ValueError above the cells of a stream.
+        """
+        n, n_cells = as_integer(n_kv, "n_kv"), self.memory.n_cells
+        if not 0 <= n <= n_cells:
+            raise ValueError(f"n_kv is {n}, a number of cells in [0, {n_cells}] is needed")
+        self._grow([min(n, ladder.top) for ladder in self.buckets.n_kv])
 
     def memory_report(self) -> MemoryReport:
         """Cells used, free and shared, bytes of K/V, and what still fits; a table in a terminal or a notebook."""

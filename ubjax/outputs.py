@@ -15,20 +15,28 @@ import jax
 import numpy as np
 
 from ubjax.config import as_integer
-from ubjax.typing import Array, Float, Int32, Whole
+from ubjax.pooling import HiddenRows, Pooling, normalized
+from ubjax.typing import Array, Choice, Float, Int32, Text, Whole
 
 
 class Outputs:
     """Output rows of a decode.
 
-    `out_ids` [n_outputs] is the batch index of each row, ubatch after ubatch (llama.cpp's out_ids).
+    `out_ids` [n_outputs] is the batch index of each row, ubatch after ubatch (llama.cpp's out_ids). `hidden`: the
+    rows of every token, where they were asked for.
     """
 
-    def __init__(self, buffers: Sequence[jax.Array], out_ids: Sequence[np.ndarray], n_tokens: int):
+    def __init__(
+        self,
+        buffers: Sequence[jax.Array],
+        out_ids: Sequence[np.ndarray],
+        n_tokens: int,
+        hidden: HiddenRows | None = None,
+    ):
         self._buffers = tuple(buffers)
         self._row_ids = tuple(np.asarray(ids, np.int32) for ids in out_ids)
-        self._n_tokens = n_tokens
-        self.out_ids = np.concatenate(self._row_ids)
+        self._n_tokens, self._hidden = n_tokens, hidden
+        self.out_ids = np.concatenate((*self._row_ids, np.zeros(0, np.int32)))
 
     def __len__(self) -> int:
         return len(self.out_ids)
@@ -53,6 +61,32 @@ class Outputs:
     def logits(self, i: Whole) -> np.ndarray:
         """The logits of batch token `i` on the host, [V]; indices as for `row`."""
         return np.asarray(self.row(i))
+
+    @property
+    def seq_ids(self) -> Int32[np.ndarray, " n"]:
+        """The sequences that `pooled` has a row of, ascending."""
+        return self._rows().seq_ids
+
+    def embeddings(self) -> Float[np.ndarray, "n E"]:
+        """The hidden row of every token, outputs or not, in the order of the batch.
+
+        Raises ValueError where hidden rows were not asked for (`decode(batch, hidden=True)`).
+        """
+        return self._rows().rows()
+
+    def pooled(self, kind: Text = "mean", *, normalize: Choice = False) -> Float[np.ndarray, "n _"]:
+        """One row for each sequence of `seq_ids`: "mean", "cls", "last", or "rank" by the model's head.
+
+        Over the tokens of this batch; errors as `embeddings`, and for a kind that is not known or not to be had.
+        """
+        pooling = Pooling(kind=kind, normalize=normalize)
+        rows = self._rows().pooled(pooling.kind)
+        return normalized(rows) if pooling.normalize else rows
+
+    def _rows(self) -> HiddenRows:
+        if self._hidden is None:
+            raise ValueError("there are no hidden rows: decode(batch, hidden=True) is needed")
+        return self._hidden
 
     def buffers(self) -> Iterator[tuple[jax.Array, np.ndarray]]:
         """(logits [O, V] on the device, batch index of its first rows [n <= O]) of each ubatch with outputs."""

@@ -44,6 +44,7 @@ class Reason(enum.IntEnum):
     STEP_FAILED = 19
     NOTHING_ALLOWED = 20
     UBATCH_TOO_SMALL = 21
+    SEQ_TOO_LONG = 22
 
 
 SENTENCE = {
@@ -78,6 +79,8 @@ SENTENCE = {
     "at least {needed} is needed",
     Reason.UBATCH_TOO_SMALL: "the batch holds {found} tokens that are to see one another (not causal), which takes one "
     "ubatch: n_ubatch allows {needed}",
+    Reason.SEQ_TOO_LONG: "sequence {where} has {found} tokens, n_ubatch allows {needed}: "
+    "this model takes a sequence whole",
 }
 
 RESULT = {

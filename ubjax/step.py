@@ -57,6 +57,20 @@ def step_program(graphdef: nnx.GraphDef[Decoder], treedef: Any, caches: Caches) 
 
 
 @functools.cache
+def hidden_program(graphdef: nnx.GraphDef[Decoder], treedef: Any, caches: Caches) -> Callable[..., Any]:
+    """As `step_program`, with every token's hidden row: -> (logits [O, V], rows [R, E], kv)."""
+
+    def step_with_hidden(
+        leaves: tuple[Array, ...], kv: AllKV, staged: Staged
+    ) -> tuple[jax.Array, jax.Array, AllKV]:
+        model = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
+        access = cell_access(staged, tuple(own.n_cells for own in kv), caches)
+        return model.with_hidden(staged.ubatch, kv, access)
+
+    return jax.jit(step_with_hidden, donate_argnums=1)
+
+
+@functools.cache
 def update_program(graphdef: nnx.GraphDef[Decoder], treedef: Any) -> Callable[..., Any]:
     """The jitted `apply_updates` of all models with this structure; kv is donated."""
 
@@ -112,6 +126,7 @@ class Step:
         self.leaves = tuple(jax.device_put(leaves, self.device))
         self.pure = model_step(graphdef, treedef, caches)
         self.program = step_program(graphdef, treedef, caches)
+        self.hidden_program = hidden_program(graphdef, treedef, caches)
         self.updates = update_program(graphdef, treedef)
         self.caches, self.config = caches, model.config
 
@@ -122,10 +137,19 @@ class Step:
 
     def __call__(self, kv: AllKV, staged: Staged) -> tuple[Float[jax.Array, "O V"], AllKV]:
         """Logits of the staged ubatch's output rows, and K/V with its rows; the given kv is gone afterwards."""
+        return self.program(self.leaves, kv, self._placed(staged))
+
+    def with_hidden(
+        self, kv: AllKV, staged: Staged
+    ) -> tuple[Float[jax.Array, "O V"], Float[jax.Array, "R E"], AllKV]:
+        """As a call, with the hidden rows of all tokens beside the logits."""
+        return self.hidden_program(self.leaves, kv, self._placed(staged))
+
+    def _placed(self, staged: Staged) -> Staged:
         # One program staged it all. Putting it where it already lies would cost a fourth of a millisecond.
-        if staged.first_stream.devices() != {self.device}:
-            staged = jax.device_put(staged, self.device)
-        return self.program(self.leaves, kv, staged)
+        return (
+            staged if staged.first_stream.devices() == {self.device} else jax.device_put(staged, self.device)
+        )
 
     def update(self, kv: AllKV, cells: AllCells, n_copies: int, rotate: bool) -> AllKV:
         """`apply_updates` as one program; the given kv is gone afterwards."""

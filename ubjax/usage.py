@@ -14,6 +14,13 @@ class Usage:
     rows: int = 0
     buckets: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
+    def count(self, bucket: str, *, rows: int, tokens: int, outputs: int) -> None:
+        """Count a ubatch of so many rows, tokens among them and outputs."""
+        self.buckets[bucket] += 1
+        self.rows += rows
+        self.tokens += tokens
+        self.outputs += outputs
+
     @property
     def ubatches(self) -> int:
         """Steps that ran."""

@@ -205,7 +205,7 @@ def test_bad_models_give_one_line(tmp_path, capfd):
     for path, words in (
         (other, "mamba"),
         (tmp_path / "none.gguf", "there is no model file"),
-        (tmp_path, "is not a file"),
+        (tmp_path, "is a folder without config.json"),
     ):
         assert main(["run", str(path), "hello"]) == 2
         err = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("loading")]

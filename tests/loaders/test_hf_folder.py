@@ -184,6 +184,12 @@ DAMAGED = {
     "epsilon": (config(rms_norm_eps=-1), "rms_norm_eps is -1, a number above 0 is needed"),
     "rope": (config(rope_scaling={"factor": "8"}), "factor is '8', a number above 0 is needed"),
     "rope kind": (config(rope_parameters=[1]), r"rope_parameters is \[1\], an object is needed"),
+    "rope list": (config(rope_scaling={"mrope_section": [1, "a"]}), r"mrope_section is \[1, 'a'\], a number"),
+    "text part": (config(text_config=[1]), r"text_config is \[1\], an object is needed"),
+    "layers of the text part": (
+        config(text_config={"num_hidden_layers": 9}),
+        "num_hidden_layers is 9, and there",
+    ),
     "layer types": (config(layer_types=["full_attention"] * 2), "a text for each layer is needed"),
     "heads": (config(num_attention_heads=9), "head_dim is 0, at least 1 is needed"),
     "shape": (config(intermediate_size=13), r"has shape \[8, 12\], \[8, 13\] is needed"),

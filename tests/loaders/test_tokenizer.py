@@ -137,7 +137,7 @@ def test_lone_surrogates(build, text, message):
     ("fields", "message"),
     [
         ({"model": None}, "the metadata key 'tokenizer.ggml.model' is missing, str is needed"),
-        ({"model": "t5"}, "the tokenizer 't5' is not supported, 'gpt2' or 'llama' is needed"),
+        ({"model": "t5"}, "the tokenizer 't5' is not supported, 'gpt2', 'llama' or 'bert' is needed"),
         ({"pre": "tekken"}, "the pre-tokenizer 'tekken' is not supported, one of default, gpt-2, llama-bpe"),
         ({"tokens": None}, "the metadata key 'tokenizer.ggml.tokens' is missing, an array is needed"),
         ({"tokens": [1, 2]}, "tokenizer.ggml.tokens holds numbers, strings are needed"),

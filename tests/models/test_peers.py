@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.helpers import Cache, rows_of
+from ubjax import Engine, EngineConfig
 from ubjax.loaders.hf_config import hf_hyperparameters
 from ubjax.loaders.hf_names import hf_weights
 from ubjax.models.config import DecoderConfig
@@ -144,3 +145,19 @@ def test_equals_transformers(name):
     first = cache.run([rows_of(A[:6])], length=len(both), n_outputs=len(both))
     rest = [cache.run([[row]]) for row in rows_of(A)[6:]]
     np.testing.assert_allclose(np.concatenate([first, *rest]), want_a, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_hidden_rows_equal_transformers(name):
+    """The normed rows of the last layer, of every token, beside the logits."""
+    import torch
+
+    model = peer(name)
+    engine = Engine(decoder_of(model), None, EngineConfig(n_ctx=32, kv_pad=32, n_ubatch=8))
+    with torch.no_grad():
+        want = model.model(torch.asarray(A)[None]).last_hidden_state[0].numpy()
+    outputs = engine.decode(engine.batch(A), hidden=True)
+    np.testing.assert_allclose(outputs.embeddings(), want, atol=2e-5)
+    np.testing.assert_allclose(outputs.logits(-1), logits_of(model, A)[-1], atol=2e-5)
+    engine.clear()
+    np.testing.assert_allclose(engine.embed([A], pooling="mean"), want.mean(0)[None], atol=2e-5)

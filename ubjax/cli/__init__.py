@@ -1,4 +1,4 @@
-"""The command line: run, chat, split, verify, sweep and ladder. Errors are one line on stderr and exit status 2."""
+"""The command line: run, chat, embed, split, verify, sweep, ladder. Errors are one line on stderr and exit status 2."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ubjax import __version__
-from ubjax.cli import chat, ladder, run, split, sweep, verify
+from ubjax.cli import chat, embed, ladder, run, split, sweep, verify
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"ubjax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (run, chat, split, verify, sweep, ladder):
+    for command in (run, chat, embed, split, verify, sweep, ladder):
         command.add_parser(commands)
     args, more = parser.parse_known_args(argv)
     # argparse gives up on a list of texts at the first option between them; those behind it belong to it too

@@ -12,9 +12,9 @@ from ubjax.analysis.ladder_kinds import ladder_text, parse_ladder
 from ubjax.analysis.shapes import STRATEGIES, ShapeCounts, count_shapes
 from ubjax.analysis.sweep import measure
 from ubjax.analysis.traces import read_trace
-from ubjax.cli.progress import Progress
 from ubjax.cli.trace_argument import add_trace_arguments, check_outputs, say_written
 from ubjax.ladders import RectangleLadder
+from ubjax.progress import Progress
 
 
 def add_parser(commands: Any) -> None:

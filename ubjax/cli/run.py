@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ubjax.analysis.ladder_kinds import parse_ladder
-from ubjax.cli.progress import Progress
 from ubjax.cli.prompt_cache import PromptCache
 from ubjax.cli.result_file import ResultFile
+from ubjax.cli.texts import read_texts
 from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import KV_DTYPES, EngineConfig
@@ -18,7 +18,8 @@ from ubjax.engine import Engine
 from ubjax.generate import Generation, Sampling
 from ubjax.generate.request import Request
 from ubjax.ladders import RectangleLadder
-from ubjax.loaders import Tokenizer, load_model
+from ubjax.loaders import Tokenizer, load_decoder
+from ubjax.progress import Progress
 
 SAMPLING = {
     "temperature": (float, "0: the most likely token"),
@@ -118,7 +119,7 @@ def load_engine(args: argparse.Namespace) -> tuple[Engine, Tokenizer]:
     if args.compilation_cache:
         print(f"compiled programs are kept in {use_compilation_cache()}", file=sys.stderr)
     with Progress(None, f"loading {args.model}") as progress:
-        model, tokenizer = load_model(args.model, dtype=args.dtype, on_tensor=progress.on_tensor)
+        model, tokenizer = load_decoder(args.model, dtype=args.dtype, on_tensor=progress.on_tensor)
     engine = Engine(model, tokenizer, config, rows=rows)
     if args.warmup:
         with Progress(None, "compiling") as progress:
@@ -147,7 +148,7 @@ def execute(args: argparse.Namespace) -> int:
     # What is wrong with these is said before any work.
     Request(ids=(), max_tokens=args.max_tokens, n=args.n, stop=tuple(args.stop))
     check_outputs({"--output": args.output, "--prompt-cache": args.prompt_cache})
-    prompts = args.prompt + (read_prompts(args.file) if args.file else [])
+    prompts = args.prompt + (read_texts(args.file, "prompt") if args.file else [])
     if not prompts:
         raise ValueError("there are 0 prompts, at least 1 (an argument, or a line of --file) is needed")
     alone = len(prompts) == 1 and args.n == 1
@@ -192,30 +193,6 @@ def _alone(engine: Engine, ids: list[int], path: Path | None, options: dict[str,
     if cache:
         cache.report(result.report.n_prompt)
     return [result]
-
-
-def read_prompts(path: Path) -> list[str]:
-    """The prompts of a file, a line each; lines of JSONL are strings or objects with a prompt."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} can't be read as text: {reason}") from None
-    if path.suffix != ".jsonl":
-        return lines
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} line {number} is no JSON: {error}") from None
-        if isinstance(value, dict) and "prompt" not in value:
-            raise ValueError(f"{path} line {number} has no entry prompt, found: {', '.join(value) or 'none'}")
-        prompt = value["prompt"] if isinstance(value, dict) else value
-        if not isinstance(prompt, str):
-            raise ValueError(f"{path} line {number} has the prompt {prompt!r}, a text is needed")
-        prompts.append(prompt)
-    return prompts
 
 
 def _chat_ids(tokenizer: Tokenizer, prompt: str, system: str | None) -> list[int]:

@@ -18,10 +18,10 @@ from ubjax.analysis.sweep import KV_PAD, sweep
 from ubjax.analysis.sweep_result import COLUMNS, SweepResult
 from ubjax.analysis.traces import read_trace
 from ubjax.calibrate import calibrate, shapes_to_time
-from ubjax.cli.progress import Progress
 from ubjax.cli.trace_argument import add_trace_arguments, check_outputs, read_sizes, say_written
-from ubjax.loaders import load_model
+from ubjax.loaders import load_decoder
 from ubjax.models.decoder import Decoder
+from ubjax.progress import Progress
 
 
 def add_parser(commands: Any) -> None:
@@ -159,7 +159,7 @@ def _too_close(result: SweepResult, error: float) -> list[str]:
 
 def _load(name: str) -> Decoder:
     with Progress(None, f"loading {name}") as progress:
-        return load_model(name, on_tensor=progress.on_tensor)[0]
+        return load_decoder(name, on_tensor=progress.on_tensor)[0]
 
 
 def _measured(model: Decoder, n_ubatch: Sequence[int], streams: bool) -> StepCost:

@@ -3,7 +3,7 @@
 from ubjax.loaders.find import ModelNotFoundError, find_model
 from ubjax.loaders.gguf import GGUFFile, open_gguf
 from ubjax.loaders.hf_folder import FolderError, HFFolder
-from ubjax.loaders.load import load_model
+from ubjax.loaders.load import load_decoder, load_model
 from ubjax.loaders.metadata import GGUFError
 from ubjax.loaders.tokenizer import StreamDecoder, Tokenizer
 
@@ -16,6 +16,7 @@ __all__ = [
     "StreamDecoder",
     "Tokenizer",
     "find_model",
+    "load_decoder",
     "load_model",
     "open_gguf",
 ]

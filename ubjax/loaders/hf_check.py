@@ -21,6 +21,12 @@ CHOICES = ("tie_word_embeddings", "use_sliding_window", "use_bidirectional_atten
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d{1,9})\.", re.ASCII)
 
 
+def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with that of its text part, where it has one, in front of it."""
+    _check(config, "text_config", lambda x: isinstance(x, Mapping), "an object")
+    return {**config, **(config.get("text_config") or {})}
+
+
 def check_config(config: Mapping[str, Any], tensors: Iterable[str]) -> None:
     """Raises ValueError for a value of config.json that is not of its kind, naming the first.
 
@@ -63,7 +69,10 @@ def _check_rope(config: Mapping[str, Any], key: str, depth: int) -> None:
         elif isinstance(value, Mapping) and depth:
             _check_rope(rope, name, depth - 1)
         else:
-            _check(rope, name, lambda x: _positive(x) or isinstance(x, list | bool), "a number above 0")
+            fits = (
+                (lambda x: _positive(x) or isinstance(x, bool)) if not isinstance(value, list) else _numbers
+            )
+            _check(rope, name, fits, "a number above 0")
 
 
 def _whole(value: Any, least: int) -> bool:
@@ -72,6 +81,10 @@ def _whole(value: Any, least: int) -> bool:
 
 def _positive(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and 0 < value < 1e30
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(_positive(x) or (type(x) is int and x == 0) for x in value)
 
 
 def _texts(value: Any) -> bool:

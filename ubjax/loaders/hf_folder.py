@@ -44,6 +44,11 @@ class HFFolder:
     def __repr__(self) -> str:
         return f"HFFolder({str(self.path)!r}, {len(self.tensors)} tensors)"
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor."""
+        return {name: entry.shape for name, entry in self.tensors.items()}
+
     def json(self, name: str, kind: type[Kind] = dict) -> Kind:
         """A file that holds a JSON object, or list."""
         try:

@@ -10,6 +10,7 @@ from ubjax.loaders.chat import render_chat
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.spm import SPACE, SentencePieceEncoder
 from ubjax.loaders.vocabulary import BYTE_TEXT, TokenKind, Vocabulary, read_vocabulary
+from ubjax.loaders.wordpiece import WordPieceEncoder
 
 SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
@@ -67,8 +68,13 @@ class Tokenizer:
     def from_gguf(cls, file: GGUFFile) -> "Tokenizer":
         """The tokenizer under `tokenizer.ggml.`; GGUFError if it is missing, unsupported or inconsistent."""
         vocabulary = read_vocabulary(file.metadata)
-        bpe = vocabulary.model == "gpt2"
-        encoder = BytePairEncoder(vocabulary, file.metadata) if bpe else SentencePieceEncoder(vocabulary)
+        match vocabulary.model:
+            case "gpt2":
+                encoder = BytePairEncoder(vocabulary, file.metadata)
+            case "bert":
+                encoder = WordPieceEncoder(vocabulary)
+            case _:
+                encoder = SentencePieceEncoder(vocabulary)
         return cls(vocabulary, encoder, file.metadata.optional("tokenizer.chat_template", str, None))
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
@@ -93,6 +99,19 @@ class Tokenizer:
         if add_special and self.add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Ids of two texts in one sequence, and the token type of each: 0 up to the first text's end, then 1.
+
+        Raises ValueError for a model that knows no pairs: one without a token to end a text.
+        """
+        if not self.add_eos or self.eos_id is None:
+            raise ValueError(
+                "the tokenizer ends no text with a token of its own, which a pair of texts needs"
+            )
+        ids = self.encode(first)
+        rest = [*self.encode(second, add_special=False), self.eos_id]
+        return ids + rest, [0] * len(ids) + [1] * len(rest)
 
     def _split_special(self, text: str, parse_special: bool) -> list[str | int]:
         """Cut out the special tokens, one after the other, the longest first."""

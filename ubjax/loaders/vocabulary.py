@@ -70,8 +70,8 @@ BYTE_TEXT = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Tokens by id with their kinds and scores, ids by text, and how the file wants text to be encoded.
 
-    `model` is "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE by scores); `pre` names the pre-tokenizer
-    of the former. Ids are None when the model has no such token. `eog_ids` end a generation.
+    `model` is "gpt2" (byte-level BPE), "llama" (SentencePiece BPE by scores) or "bert" (WordPiece); `pre` names the
+    pre-tokenizer of the first. Ids are None when the model has no such token. `eog_ids` end a generation.
     """
 
     model: str
@@ -92,8 +92,10 @@ class Vocabulary:
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """The vocabulary under `tokenizer.ggml.`; GGUFError names the key that is missing or wrong."""
     model = metadata.require("tokenizer.ggml.model", str)
-    if model not in ("gpt2", "llama"):
-        raise metadata.error(f"the tokenizer {short(model)} is not supported, 'gpt2' or 'llama' is needed")
+    if model not in ("gpt2", "llama", "bert"):
+        raise metadata.error(
+            f"the tokenizer {short(model)} is not supported, 'gpt2', 'llama' or 'bert' is needed"
+        )
     pre = metadata.optional("tokenizer.ggml.pre", str, "default")
     if model == "gpt2" and pre not in PRE_TOKENIZERS:
         raise metadata.error(
@@ -104,13 +106,13 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     if len(ids) < len(tokens):
         twice = next(token for index, token in enumerate(tokens) if ids[token] != index)
         raise metadata.error(f"the token {short(twice)} is in the vocabulary twice")
-    spm = model == "llama"
+    spm, words = model == "llama", model == "bert"
     column = read_column(metadata, "token_type", len(tokens), TokenKind.NORMAL)
     kinds = [KINDS.get(kind, TokenKind.UNDEFINED) for kind in column]
-    bos_id = special_id(metadata, "bos", 1 if spm else 11, len(tokens))
-    eos_id = special_id(metadata, "eos", 2 if spm else 11, len(tokens))
-    add_bos = metadata.optional("tokenizer.ggml.add_bos_token", bool, spm or PRE_TOKENIZERS[pre].add_bos)
-    add_eos = metadata.optional("tokenizer.ggml.add_eos_token", bool, False)
+    bos_id, eos_id, unk_id = special_ids(metadata, model, len(tokens))
+    adds_bos = spm or words or PRE_TOKENIZERS[pre].add_bos
+    add_bos = metadata.optional("tokenizer.ggml.add_bos_token", bool, adds_bos)
+    add_eos = words or metadata.optional("tokenizer.ggml.add_eos_token", bool, False)
     for add, token_id, name in ((add_bos, bos_id, "bos"), (add_eos, eos_id, "eos")):
         if add and token_id is None:
             raise metadata.error(
@@ -129,7 +131,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         ids=ids,
         bos_id=bos_id,
         eos_id=eos_id,
-        unk_id=special_id(metadata, "unknown", 0 if spm else None, len(tokens)),
+        unk_id=unk_id,
         eog_ids=eog_ids,
         add_bos=add_bos,
         add_eos=add_eos,
@@ -169,6 +171,18 @@ def special_id(metadata: Metadata, name: str, default: int | None, n_vocab: int)
         if candidate is not None and 0 <= candidate < n_vocab:
             return candidate
     return None
+
+
+def special_ids(metadata: Metadata, model: str, n_vocab: int) -> tuple[int | None, int | None, int | None]:
+    """The tokens before a text and behind it, and the unknown one; of BERT those are [CLS] and [SEP]."""
+    if model == "bert":
+        bos_id = special_id(metadata, "cls", special_id(metadata, "bos", 101, n_vocab), n_vocab)
+        eos_id = special_id(metadata, "seperator", 102, n_vocab)  # the key is spelled so
+        return bos_id, eos_id, special_id(metadata, "unknown", 100, n_vocab)
+    spm = model == "llama"
+    bos_id = special_id(metadata, "bos", 1 if spm else 11, n_vocab)
+    eos_id = special_id(metadata, "eos", 2 if spm else 11, n_vocab)
+    return bos_id, eos_id, special_id(metadata, "unknown", 0 if spm else None, n_vocab)
 
 
 def end_of_generation(

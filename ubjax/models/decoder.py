@@ -17,7 +17,8 @@ from ubjax.models.attention import Attention, CellAccess
 from ubjax.models.config import DecoderConfig
 from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear, random_matrix, soft_cap
 from ubjax.models.rope import Rotation, rotation, shift_rows
-from ubjax.models.weights import fill_weights
+from ubjax.models.weights import decoder_places, fill_weights
+from ubjax.pooling import Pooling
 from ubjax.typing import Array, Float, Int32
 from ubjax.ubatch import Ubatch
 
@@ -63,11 +64,19 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """A causal language model over a K/V cache.
 
-    `Decoder(config, rngs=nnx.Rngs(0))` has random weights, `Decoder.from_weights` those of a file.
+    `Decoder(config, rngs=nnx.Rngs(0))` has random weights, `Decoder.from_weights` those of a file. `pooling`: what the
+    model's files say about pooling, where they do.
     """
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, dtype: Any = jnp.float32):
-        self.config = config
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        rngs: nnx.Rngs,
+        dtype: Any = jnp.float32,
+        pooling: Pooling | None = None,
+    ):
+        self.config, self.pooling = config, pooling
         self.embedding = random_matrix(rngs, config.n_vocab, config.n_embd, dtype)
         self.rope_factors = nnx.Param(jnp.ones(config.rope_dim // 2)) if config.rope_factors else None
         self.layers = nnx.List([DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.n_layers)])
@@ -80,15 +89,19 @@ class Decoder(nnx.Module):
 
     @classmethod
     def from_weights(
-        cls, config: DecoderConfig, weights: Iterable[tuple[str, np.ndarray]], dtype: Any = jnp.float32
+        cls,
+        config: DecoderConfig,
+        weights: Iterable[tuple[str, np.ndarray]],
+        dtype: Any = jnp.float32,
+        pooling: Pooling | None = None,
     ) -> "Decoder":
         """A decoder from (llama.cpp tensor name, array) pairs in any order; matrices [out, in], q and k in NEOX order.
 
         Matrices are stored as `dtype`, vectors as float32, and nothing is held twice: the peak is the weights and
         one tensor. Raises ValueError for a tensor that is unknown, missing, given twice or of another shape.
         """
-        model = nnx.eval_shape(lambda: cls(config, rngs=nnx.Rngs(0), dtype=dtype))
-        fill_weights(model, config, weights)
+        model = nnx.eval_shape(lambda: cls(config, rngs=nnx.Rngs(0), dtype=dtype, pooling=pooling))
+        fill_weights(dict(decoder_places(model, config)), weights)
         return model
 
     def __call__(
@@ -99,6 +112,20 @@ class Decoder(nnx.Module):
         One KV and one CellAccess per cache: `kv[c].k[i]` is the K of the i-th layer of cache c (`config.cache_layers`).
         Raises ValueError (before tracing) when rows of embeddings have another width than the model.
         """
+        x, kv = self._run(ubatch, kv, access)
+        return self._logits(x, ubatch), kv
+
+    def with_hidden(
+        self, ubatch: Ubatch, kv: AllKV, access: tuple[CellAccess, ...]
+    ) -> tuple[Float[jax.Array, "O V"], Float[jax.Array, "R E"], AllKV]:
+        """As a call, with the hidden row of every token (the normed output of the last layer) beside the logits."""
+        x, kv = self._run(ubatch, kv, access)
+        return self._logits(x, ubatch), self.norm(x), kv
+
+    def _run(
+        self, ubatch: Ubatch, kv: AllKV, access: tuple[CellAccess, ...]
+    ) -> tuple[Float[jax.Array, "R E"], AllKV]:
+        """The rows after the last layer, and the new K/V."""
         x = self._embed(ubatch)
         at = [self._rotation(ubatch.pos, cache) for cache in range(len(kv))]
         ks: list[list[Array]] = [[] for _ in kv]
@@ -108,7 +135,7 @@ class Decoder(nnx.Module):
             x, k, v = layer(x, kv[c].k[i], kv[c].v[i], access[c], at[c])
             ks[c].append(k)
             vs[c].append(v)
-        return self._logits(x, ubatch), tuple(
+        return x, tuple(
             KV(k=tuple(k), v=tuple(v), n_cells=own.n_cells) for k, v, own in zip(ks, vs, kv, strict=True)
         )
 

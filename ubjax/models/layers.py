@@ -80,6 +80,21 @@ class RMSNorm(nnx.Module):
         return scale * x * weight.reshape((1,) * (x.ndim - 1) + weight.shape)
 
 
+class LayerNorm(nnx.Module):
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, along the last axis."""
+
+    def __init__(self, n: int, eps: float):
+        self.weight = nnx.Param(jnp.ones(n))
+        self.bias = nnx.Param(jnp.zeros(n))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "R n"]) -> Float[jax.Array, "R n"]:
+        """The normed rows."""
+        x = x - jnp.mean(x, axis=-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps)
+        return x * scale * self.weight[...][None, :] + self.bias[...][None, :]
+
+
 class GatedFeedForward(nnx.Module):
     """down(activation(gate(x)) * up(x)), gate and up stacked (SwiGLU or GeGLU)."""
 

@@ -7,7 +7,7 @@ layers[0].attn.qkv.weight    rows 0 .. H D               blk.0.attn_q.weight
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -33,9 +33,8 @@ class Place:
         return (self.stop - self.start, *self.param.shape[1:])
 
 
-def fill_weights(model: Any, config: DecoderConfig, weights: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Give every parameter of an abstract decoder its value. Errors as `Decoder.from_weights`."""
-    places = dict(_places(model, config))
+def fill_weights(places: Mapping[str, Place], weights: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Give every parameter of an abstract model its value. Errors as `Decoder.from_weights`."""
     missing = dict.fromkeys(places)
     stacked: dict[int, np.ndarray] = {}
     for name, value in weights:
@@ -78,14 +77,14 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return room[start : start + n_bytes].view(dtype).reshape(shape)
 
 
-def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
-    """Every tensor of the model by llama.cpp's name."""
-    yield "token_embd.weight", _whole(model.embedding)
-    yield "output_norm.weight", _whole(model.norm.weight)
+def decoder_places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
+    """Every tensor of a decoder by llama.cpp's name."""
+    yield "token_embd.weight", whole(model.embedding)
+    yield "output_norm.weight", whole(model.norm.weight)
     if model.head is not None:
-        yield "output.weight", _whole(model.head.weight)
+        yield "output.weight", whole(model.head.weight)
     if model.rope_factors is not None:
-        yield "rope_freqs.weight", _whole(model.rope_factors)
+        yield "rope_freqs.weight", whole(model.rope_factors)
     n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     for i, layer in enumerate(model.layers):
         for name, norm in (
@@ -97,7 +96,7 @@ def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
             ("post_ffw_norm", layer.ffn_post_norm),
         ):
             if norm is not None:
-                yield f"blk.{i}.{name}.weight", _whole(norm.weight)
+                yield f"blk.{i}.{name}.weight", whole(norm.weight)
         for linear, parts in (
             (layer.attn.qkv, {"attn_q": n_q, "attn_k": n_kv, "attn_v": n_kv}),
             (layer.attn.output, {"attn_output": config.n_embd}),
@@ -112,5 +111,6 @@ def _places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
                 start += rows
 
 
-def _whole(param: nnx.Param) -> Place:
+def whole(param: nnx.Param) -> Place:
+    """A parameter that one tensor fills."""
     return Place(param=param, start=0, stop=param.shape[0])

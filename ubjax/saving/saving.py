@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from ubjax.buckets import Buckets
 from ubjax.gauges import Gauges
 from ubjax.host_arrays import as_int32, length_of, sized
 from ubjax.memory import caches
@@ -43,17 +42,12 @@ class Saving(Gauges):
     sequences, and whether they share it. What has been saved and loaded is saved as the same bytes again.
     """
 
-    buckets: Buckets
     _step: Step
     _control: Any
 
     @abc.abstractmethod
     def _update(self, n_copies: int, rotate: bool) -> None:
         """Let K and V follow what sequence operations did to the cells; a failure leaves that pending."""
-
-    @abc.abstractmethod
-    def _grow(self, n_kv: Sequence[Any]) -> None:
-        """Let K/V have room for n_kv cells a stream of each cache."""
 
     @abc.abstractmethod
     def _lost(self) -> DecodeError | None:

@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 
 from ubjax.config import EngineConfig
 from ubjax.engine import Engine
-from ubjax.loaders import load_model
+from ubjax.loaders import load_decoder
 from ubjax.outputs import Outputs
 from ubjax.status import DecodeError
 from ubjax.verify.report import Report
@@ -53,14 +53,14 @@ MODELS = {
 def replay_e2e(data: Mapping[str, Any], name: str, model: str | None = None, **sizes: Any) -> Report:
     """Replay a file of scenarios; rows are operations, output rows and tokenized texts.
 
-    model: a name or path for `load_model` instead of the installed package. sizes: override the engine
+    model: a name or path for `load_decoder` instead of the installed package. sizes: override the engine
     configuration of the scenarios (n_ubatch, swa_full: logits must not depend on them). Raises ValueError for a model
     that has no bounds here.
     """
     if data["model"] not in MODELS:
         raise ValueError(f"the scenarios are of {data['model']!r}, one of {', '.join(MODELS)} is needed")
     report, bounds = Report(name), MODELS[data["model"]]
-    decoder, tokenizer = load_model(bounds.package if model is None else model)
+    decoder, tokenizer = load_decoder(bounds.package if model is None else model)
     for text, ids in data["tokenize"].items():
         report.check(f"tokenize {text!r}", {"ids": tokenizer.encode(text)}, {"ids": ids})
     for scenario in data["scenarios"]:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cli.tiny_model import write_tiny_model
 from ubjax import load_model
-from ubjax.cli import progress as module
-from ubjax.cli.progress import Progress
+from ubjax import progress as module
+from ubjax.progress import LateProgress, Progress
 
 ERASE = "\x1b[K"  # what the line before was longer
 
@@ -89,6 +89,25 @@ def test_stderr_is_the_default(capsys):
     with Progress(1, "loading"):
         pass
     assert capsys.readouterr() == ("", "loading ...\n")
+
+
+@pytest.mark.parametrize("seconds", [1, 3])
+def test_what_is_soon_done_shows_nothing(clock, monkeypatch, seconds):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress = LateProgress("embedding")
+    for done in (1, 2):
+        clock[0] += seconds
+        progress.update(done, 2)
+    progress.close()
+    assert shown(terminal) == ("embedding [####################] 2/2" if seconds == 3 else "")
+    silent = io.StringIO()
+    monkeypatch.setattr("sys.stderr", silent)
+    progress = LateProgress("embedding")
+    clock[0] += 9
+    progress.update(1, 2)
+    progress.close()
+    assert silent.getvalue() == ""
 
 
 def test_a_model_tells_of_each_tensor(tmp_path, clock):

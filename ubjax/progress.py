@@ -6,6 +6,7 @@ from io import TextIOBase
 from typing import TextIO
 
 WIDTH = 20  # of the bar, in characters
+SECONDS_UNSEEN = 2.0
 SECONDS = 0.05  # between two drawings: a terminal is slow, and nobody reads faster
 
 
@@ -63,3 +64,24 @@ class Progress:
             bar = f" [{'#' * filled:{WIDTH}}] {self.done}/{self.total}"
         print(f"\r{self.label}{bar or ' ...'}\x1b[K", end="", file=self._stream, flush=True)
         self._drawn, self._open = time.monotonic(), True
+
+
+class LateProgress:
+    """A Progress on stderr for what turns out to take long: from `SECONDS_UNSEEN` on, and on a terminal alone."""
+
+    def __init__(self, label: str):
+        self._label, self._start = label, time.monotonic()
+        self._progress: Progress | None = None
+
+    def update(self, done: int, total: int) -> None:
+        """`done` of the total are there."""
+        late = time.monotonic() - self._start > SECONDS_UNSEEN
+        if self._progress is None and late and done < total and sys.stderr.isatty():
+            self._progress = Progress(total, self._label)
+        if self._progress is not None:
+            self._progress.update(done)
+
+    def close(self) -> None:
+        """End the line, if there is one."""
+        if self._progress is not None:
+            self._progress.close()

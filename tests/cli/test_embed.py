@@ -1,0 +1,113 @@
+"""`ubjax embed`: vectors to a file or to stdout, costs on stderr, one line for whatever can't be."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.tiny_model import write_tiny_model
+from tests.tiny import Letters, tiny_encoder
+from ubjax import Engine, EngineConfig, load_model
+from ubjax.cli import embed, main
+from ubjax.models.encoder import Encoder
+
+SIZES = ["--n-batch", "64", "--n-ubatch", "16", "--n-seq-max", "8"]
+
+
+@pytest.fixture
+def encoder(monkeypatch):
+    """A model name that stands for the tiny encoder."""
+    monkeypatch.setattr(embed, "load_model", lambda *args, **options: (tiny_encoder(), Letters()))
+    config = EngineConfig(n_batch=64, n_ubatch=16, n_seq_max=8)
+    return Engine(tiny_encoder(), Letters(), config)
+
+
+def test_formats(encoder, tmp_path, capfd):
+    texts = ["abc", "de f", "gh"]
+    (tmp_path / "texts.txt").write_text("abc\n\nde f\ngh\n", "utf-8")
+    (tmp_path / "texts.jsonl").write_text('"abc"\n{"text": "de f"}\n"gh"\n', "utf-8")
+    want = encoder.embed(texts)
+    assert main(["embed", "tiny", str(tmp_path / "texts.txt"), *SIZES, "--json"]) == 0
+    out, err = capfd.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    np.testing.assert_array_equal(np.array(lines[:3], np.float32), want)
+    summary = lines[3]
+    assert {k: summary[k] for k in ("texts", "width", "pooling", "normalized", "tokens", "ubatches")} == {
+        "texts": 3,
+        "width": 16,
+        "pooling": "mean",
+        "normalized": False,
+        "tokens": 9,
+        "ubatches": 1,
+    }
+    assert "3 texts in " in err and "1 ubatches" in err and "embedding ..." in err
+    for name, read in (
+        ("out.npy", np.load),
+        ("out.csv", lambda path: np.loadtxt(path, delimiter=",", dtype=np.float32)),
+        (
+            "out.jsonl",
+            lambda path: np.array([json.loads(x) for x in path.read_text().splitlines()], np.float32),
+        ),
+    ):
+        path = tmp_path / name
+        assert main(["embed", "tiny", str(tmp_path / "texts.jsonl"), *SIZES, "-o", str(path)]) == 0
+        np.testing.assert_array_equal(read(path), want)
+    assert capfd.readouterr().out == ""
+
+
+def test_standard_input_and_options(encoder, monkeypatch, capfd):
+    monkeypatch.setattr("sys.stdin", io.StringIO('"abc"\n"de"\n'))
+    assert main(["embed", "tiny", "-", "--jsonl", *SIZES, "--pooling", "cls", "--normalize"]) == 0
+    out, _ = capfd.readouterr()
+    found = np.array([json.loads(line) for line in out.splitlines()], np.float32)
+    np.testing.assert_array_equal(found, encoder.embed(["abc", "de"], pooling="cls", normalize=True))
+
+
+def test_a_decoder_embeds_too(tmp_path, capfd):
+    path = write_tiny_model(tmp_path / "tiny.gguf")
+    (tmp_path / "texts.txt").write_text("cab\nb\n", "utf-8")
+    sizes = ["--n-batch", "16", "--n-seq-max", "2", "--n-ubatch", "16", "-c", "256"]
+    assert main(["embed", str(path), str(tmp_path / "texts.txt"), *sizes]) == 0
+    found = np.array([json.loads(line) for line in capfd.readouterr().out.splitlines()], np.float32)
+    config = EngineConfig(n_batch=16, n_seq_max=2, n_ubatch=16, n_ctx=256, kv_unified=True)
+    engine = Engine(*load_model(path), config)
+    np.testing.assert_array_equal(found, engine.embed(["cab", "b"], pooling="last"))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ("", [], "texts.txt holds 0 texts, at least 1 is needed"),
+        ("abc\n" + "a" * 17, [], "text 1 has 17 tokens, 1 to 16 (n_ubatch) are possible"),
+        ("abc", ["-o", "x.bin"], "the output is x.bin, a name that ends in .npy, .jsonl, .csv is needed"),
+        ("abc", ["-o", "/none/x.npy"], "--output /none/x.npy: there is no folder /none"),
+        ("abc\n5", ["--jsonl"], "texts.txt line 1 is no JSON"),
+        ("5", ["--jsonl"], "texts.txt line 1 has the text 5, a text is needed"),
+        ("abc", ["--n-ubatch", "0"], "n_ubatch is 0, at least 1 is needed"),
+    ],
+)
+def test_what_is_refused(encoder, tmp_path, capfd, content, options, words):
+    path = tmp_path / "texts.txt"
+    path.write_text(content, "utf-8")
+    assert main(["embed", "tiny", str(path), *SIZES, *options]) == 2
+    out, err = capfd.readouterr()
+    assert err.splitlines()[-1].startswith("ubjax embed: ") and words in err and out == ""
+
+
+def test_what_is_not_there(encoder, tmp_path, monkeypatch, capfd):
+    assert main(["embed", "tiny", str(tmp_path / "none.txt"), *SIZES]) == 2
+    assert "none.txt can't be read as text" in capfd.readouterr().err
+    monkeypatch.undo()
+    (tmp_path / "texts.txt").write_text("a", "utf-8")
+    assert main(["embed", str(tmp_path / "none"), str(tmp_path / "texts.txt")]) == 2
+    assert "there is no model file" in capfd.readouterr().err
+
+
+def test_an_encoder_generates_nothing(monkeypatch, capfd):
+    from ubjax.loaders import load
+
+    monkeypatch.setattr(load, "load_model", lambda *args, **options: (tiny_encoder(), Letters()))
+    assert isinstance(tiny_encoder(), Encoder)
+    assert main(["run", "tiny", "abc"]) == 2
+    assert "tiny is an encoder, which generates no text: a decoder is needed" in capfd.readouterr().err

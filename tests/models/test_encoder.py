@@ -1,0 +1,271 @@
+"""The encoder: its spans and padding against all rows at once, and BERT against transformers on torch."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.loaders.tiny_gguf import vocabulary_fields, write_gguf
+from tests.tiny import ENCODER, tiny_encoder
+from ubjax import Batch, BatchConfig, EncoderEngine, load_model, split_whole, take_ubatch
+from ubjax.buckets import Bucket
+from ubjax.models.encoder import Encoder, EncoderConfig
+
+CONFIG = BatchConfig(n_vocab=ENCODER.n_vocab, n_batch=64, n_seq_max=8, n_embd_state=1)
+
+
+def ubatch_of(lengths, n_rows, state=None):
+    """One ubatch with a sequence of each length, of random tokens."""
+    tokens = np.random.default_rng(0).integers(0, ENCODER.n_vocab, sum(lengths))
+    batch = Batch.from_arrays(
+        tokens, seq_id=np.repeat(np.arange(len(lengths)), lengths), state=state, config=CONFIG
+    )
+    bucket = Bucket(n_blocks=1, n_block_rows=n_rows, n_outputs=0)
+    return take_ubatch(batch, split_whole(batch, n_rows), 0, bucket)
+
+
+@functools.cache
+def encoder():
+    """The tiny encoder as a jitted function."""
+    return jax.jit(tiny_encoder(), static_argnums=1)
+
+
+@pytest.mark.parametrize("lengths", [[5, 8, 3, 7, 8, 1], [8] * 8, [1]])
+def test_a_span_sees_what_all_rows_see(lengths):
+    whole, n = encoder(), sum(lengths)
+    every = whole(ubatch_of(lengths, 64), 64)[:n]
+    np.testing.assert_allclose(whole(ubatch_of(lengths, 64), 8)[:n], every, atol=2e-6)
+    np.testing.assert_allclose(whole(ubatch_of(lengths, 64), 16)[:n], every, atol=2e-6)
+    alone = whole(ubatch_of(lengths[:1], 16), 16)[: lengths[0]]
+    np.testing.assert_allclose(alone, every[: lengths[0]], atol=2e-6)
+
+
+def test_garbage_in_padding_changes_nothing():
+    clean = ubatch_of([5, 3], 16)
+    rows = np.asarray(clean.valid)
+    dirty = dataclasses.replace(
+        clean,
+        token=jnp.where(rows, clean.token, 7),
+        pos=jnp.where(rows, clean.pos, 9),
+        seq=jnp.where(rows[:, None], clean.seq, 1),
+    )
+    found = [np.asarray(encoder()(ubatch, 16))[rows] for ubatch in (clean, dirty)]
+    np.testing.assert_array_equal(*found)
+    assert np.isfinite(encoder()(dirty, 16)).all()
+
+
+def test_sizes_that_can_not_be():
+    sizes = {"n_layers": 1, "n_embd": 8, "n_ff": 8, "n_heads": 2, "n_vocab": 9, "n_ctx_train": 9}
+    for change, words in (
+        ({"n_heads": 3}, "3 heads can't share a width of 8, a divisor is needed"),
+        ({"n_ff": 0}, "n_ff is 0, at least 1 is needed"),
+        ({"norm_eps": float("nan")}, "norm_eps is nan, a finite number above 0 is needed"),
+        ({"activation": "tanh"}, "the activation is 'tanh', one of gelu, gelu_tanh, relu is needed"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            EncoderConfig(**sizes | change)
+    without = Encoder(EncoderConfig(**sizes), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="the model has no classification head"):
+        without.rank(jnp.zeros((1, 8)))
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "a", "cat", "##s", "!", "dog"]
+TINY = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 12,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 32,
+}
+
+
+def wordpiece_json():
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+
+    def piece(kind, name, type_id):
+        return {kind: {"id": name, "type_id": type_id}}
+
+    single = [piece("SpecialToken", "[CLS]", 0), piece("Sequence", "A", 0), piece("SpecialToken", "[SEP]", 0)]
+    return {
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "padding": {
+            "strategy": {"Fixed": 9},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "[PAD]",
+        },
+        "added_tokens": [{"id": i, "content": WORDS[i], "special": True} | flags for i in range(4)],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)],
+            "special_tokens": {
+                name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((2, "[CLS]"), (3, "[SEP]"))
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {word: i for i, word in enumerate(WORDS)},
+        },
+    }
+
+
+def save_tokenizer(folder):
+    settings = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk")}
+    (folder / "tokenizer.json").write_text(json.dumps(wordpiece_json()), "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+
+
+def peer(cls, **change):
+    """A model of transformers with random weights of a size that makes every part matter."""
+    import torch
+    import transformers
+
+    model = getattr(transformers, cls)(transformers.BertConfig(**TINY | change)).eval()
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            size = 0.4 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
+            parameter.add_(torch.asarray(rng.normal(size=parameter.shape) * size, dtype=torch.float32))
+    return model
+
+
+TEXTS = ["Unaffable cats!", "a dog", "dogs a cat a cat unaffable !!", "a", "cat un", "zebra"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_bert_equals_transformers(tmp_path, activation):
+    import torch
+
+    model = peer("BertModel", hidden_act=activation)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    encoder, tokenizer = load_model(tmp_path)
+    assert tokenizer.encode(TEXTS[0]) == [2, 4, 5, 6, 8, 9, 10, 3]
+    engine = EncoderEngine(encoder, tokenizer)
+    ids = [tokenizer.encode(text) for text in TEXTS]
+    with torch.no_grad():
+        want = [model(torch.asarray(one)[None]).last_hidden_state[0].numpy() for one in ids]
+    assert np.ptp(want[0]) > 2
+    batch = engine.batch(np.concatenate(ids), seq_id=np.repeat(range(len(ids)), [len(one) for one in ids]))
+    np.testing.assert_allclose(engine.encode(batch).embeddings(), np.concatenate(want), atol=2e-5)
+    for kind, rows in (
+        ("mean", [one.mean(0) for one in want]),
+        ("cls", [one[0] for one in want]),
+        ("last", [one[-1] for one in want]),
+    ):
+        np.testing.assert_allclose(engine.embed(TEXTS, pooling=kind, normalize=False), rows, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_labels", [1, 3])
+def test_a_classification_head_equals_transformers(tmp_path, n_labels):
+    import torch
+
+    model = peer("BertForSequenceClassification", num_labels=n_labels)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    encoder, tokenizer = load_model(tmp_path)
+    engine, query = EncoderEngine(encoder, tokenizer), TEXTS[0]
+    pairs = [tokenizer.encode_pair(query, text) for text in TEXTS]
+    assert pairs[1] == ([2, 4, 5, 6, 8, 9, 10, 3, 7, 11, 3], [0] * 8 + [1] * 3)
+    with torch.no_grad():
+        want = np.concatenate(
+            [
+                model(torch.asarray(ids)[None], token_type_ids=torch.asarray(types)[None]).logits.numpy()
+                for ids, types in pairs
+            ]
+        )
+        alone = model(torch.asarray(tokenizer.encode(query))[None]).logits.numpy()
+    scores = engine.rerank(query, TEXTS)
+    np.testing.assert_allclose(scores, want[:, 0] if n_labels == 1 else want, atol=2e-5)
+    np.testing.assert_allclose(engine.embed([query], pooling="rank"), alone, atol=2e-5)
+    assert np.ptp(want[:, 0]) > 0.1
+
+
+def gguf_words():
+    return [
+        word if i < 4 else word[2:] if word.startswith("##") else f"▁{word}" for i, word in enumerate(WORDS)
+    ]
+
+
+def test_a_gguf_gives_what_the_folder_gives(tmp_path):
+    """The same weights under llama.cpp's names and Hugging Face's; the tokenizers agree."""
+    import safetensors.numpy
+
+    from ubjax.loaders import bert
+
+    rng, n, ff = np.random.default_rng(0), 12, 20
+    shapes = {
+        "embeddings.word_embeddings.weight": (len(WORDS), n),
+        "embeddings.position_embeddings.weight": (32, n),
+        "embeddings.token_type_embeddings.weight": (2, n),
+        "embeddings.LayerNorm.gamma": (n,),
+        "embeddings.LayerNorm.beta": (n,),
+    }
+    for part, shape in (
+        *((f"attention.{name}", (n, n)) for name in ("self.query", "self.key", "self.value", "output.dense")),
+        ("intermediate.dense", (ff, n)),
+        ("output.dense", (n, ff)),
+        ("attention.output.LayerNorm", (n,)),
+        ("output.LayerNorm", (n,)),
+    ):
+        shapes[f"encoder.layer.0.{part}.weight"] = shape
+        shapes[f"encoder.layer.0.{part}.bias"] = shape[:1]
+    tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    head = {"cls.predictions.bias": np.zeros(3, np.float32)}
+    safetensors.numpy.save_file(
+        {f"bert.{name}": w for name, w in tensors.items()} | head, folder / "model.safetensors"
+    )
+    config = TINY | {"model_type": "bert", "num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    save_tokenizer(folder)
+    fields = {
+        "bert.block_count": 1,
+        "bert.context_length": 32,
+        "bert.embedding_length": n,
+        "bert.feed_forward_length": ff,
+        "bert.attention.head_count": 3,
+        "bert.attention.layer_norm_epsilon": 1e-12,
+        "bert.pooling_type": 2,
+    }
+    special = {"cls_token_id": 2, "seperator_token_id": 3, "unknown_token_id": 1}
+    fields |= vocabulary_fields("bert", gguf_words(), [3] * 4 + [1] * 8, **special)
+    named = {bert.llama_cpp_name(name): weight for name, weight in tensors.items()}
+    path = write_gguf(tmp_path / "tiny.gguf", fields, named, architecture="bert")
+    (encoder, tokenizer), (other, other_tokenizer) = load_model(path), load_model(folder)
+    assert encoder.pooling.kind == "cls" and other.pooling is None and not other.config.pooler
+    for text in (*TEXTS, "ünaffáble  [SEP] CAT"):
+        assert tokenizer.encode(text) == other_tokenizer.encode(text)
+        assert tokenizer.decode(tokenizer.encode(text)) == other_tokenizer.decode(tokenizer.encode(text))
+    assert tokenizer.encode_pair("a", "cat") == other_tokenizer.encode_pair("a", "cat")
+    assert tokenizer.decode([2, 4, 5, 6, 8, 3], skip_special=True) == " unaffable cat"
+    found = [
+        EncoderEngine(*pair).embed(TEXTS[:2], pooling="mean")
+        for pair in ((encoder, tokenizer), (other, tokenizer))
+    ]
+    np.testing.assert_array_equal(*found)

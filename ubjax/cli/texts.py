@@ -1,0 +1,36 @@
+"""Texts of a file or of standard input: one a line, or JSONL."""
+
+import json
+import sys
+from pathlib import Path
+
+
+def read_texts(path: Path, key: str, *, jsonl: bool = False) -> list[str]:
+    """The texts of a file ("-": of standard input), a line each, blank ones left out.
+
+    With `jsonl`, or where the name ends so, a line is a JSON string, or an object with the text under `key`. Raises
+    ValueError with the line's number for another.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
+    try:
+        whole = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{name} can't be read as text: {reason}") from None
+    lines = [line for line in whole.splitlines() if line.strip()]
+    if not jsonl and path.suffix != ".jsonl":
+        return lines
+    return [_text(line, f"{name} line {number}", key) for number, line in enumerate(lines, 1)]
+
+
+def _text(line: str, place: str, key: str) -> str:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{place} is no JSON: {error}") from None
+    if isinstance(value, dict) and key not in value:
+        raise ValueError(f"{place} has no entry {key}, found: {', '.join(value) or 'none'}")
+    text = value[key] if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise ValueError(f"{place} has the {key} {text!r}, a text is needed")
+    return text
