@@ -169,13 +169,12 @@ class Engine(Saving, Generates, EmbedsByDecoding):
         has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
-        hidden = as_choice(hidden, "hidden")
         mode = Mode.of(causal=as_choice(causal, "causal"), embd_all=as_choice(embd_all, "embd_all"))
         batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
         if required_ubatch(batch, causal=causal) > self.n_ubatch:
-            n = int(batch.n_tokens)
-            raise refusal(Reason.UBATCH_TOO_SMALL, where=-1, found=n, needed=self.n_ubatch)
+            raise refusal(Reason.UBATCH_TOO_SMALL, -1, found=int(batch.n_tokens), needed=self.n_ubatch)
         batch = mark_all_outputs(batch) if embd_all else batch
+        rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if as_choice(hidden, "hidden") else None
         cells, kept = self._cells, self._kept.copy()
         if kept:  # the batch's own are wanted, not to be given up
             self._touched(seq for seq in kept if np.any(batch.seq & self._set([seq])))
@@ -194,7 +193,6 @@ class Engine(Saving, Generates, EmbedsByDecoding):
             self._update(int(n_copies), bool(rotate))
             last = caches.settle(last)
         cells, n, buffers, out_ids = self._cells, int(plan.n_ubatches), [], []
-        rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if hidden else None
         for k in range(n):
             rows = plan.order[plan.offset[k] : plan.offset[k + 1]]
             out_ids.append(rows[batch.output[rows]])
@@ -210,8 +208,7 @@ class Engine(Saving, Generates, EmbedsByDecoding):
             if k:
                 self._finish(buffers[-1], before)
             buffers.append(self._launch(staged, rows_of))
-            name = shape_name(bucket, self._kv_sizes())
-            self.usage.count(name, rows=bucket.n_rows, tokens=len(rows), outputs=len(out_ids[k]))
+            self.usage.count(shape_name(bucket, self._kv_sizes()), bucket.n_rows, len(rows), len(out_ids[k]))
         # While the last step runs: what is left to do, and what is not needed any more.
         outputs = Outputs(buffers, out_ids, int(batch.n_tokens), rows_of)
         self.usage.decodes += 1

@@ -14,7 +14,7 @@ class Usage:
     rows: int = 0
     buckets: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
-    def count(self, bucket: str, *, rows: int, tokens: int, outputs: int) -> None:
+    def count(self, bucket: str, rows: int, tokens: int, outputs: int) -> None:
         """Count a ubatch of so many rows, tokens among them and outputs."""
         self.buckets[bucket] += 1
         self.rows += rows
