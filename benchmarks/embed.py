@@ -57,7 +57,7 @@ def plain_words(tokenizer: Tokenizer) -> list[str]:
 
 def torch_side(folder: str, threads: int) -> tuple[str, Embed]:
     """What it is, and the embedding of texts by it."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)
     try:
@@ -74,8 +74,8 @@ def torch_side(folder: str, threads: int) -> tuple[str, Embed]:
 
 def by_transformers(folder: str) -> Embed:
     """sentence-transformers' computation without the package."""
-    import torch
-    import transformers
+    import torch  # pyright: ignore[reportMissingImports]
+    import transformers  # pyright: ignore[reportMissingImports]
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.BertModel.from_pretrained(folder).eval()
