@@ -5,8 +5,11 @@ Warnings are errors as well (pyproject.toml). The import hook has to come before
 
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
+import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -22,3 +25,17 @@ jax.config.update("jax_num_cpu_devices", 2)
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+MAPS = Path("/proc/self/maps")
+MANY = 25_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_programs() -> Iterator[None]:
+    """Let go of compiled programs between files once there are many.
+
+    On CPU a program takes about 30 memory mappings, and Linux gives a process 65,530: beyond, XLA crashes.
+    """
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY:
+        jax.clear_caches()
