@@ -30,12 +30,23 @@ MAPS = Path("/proc/self/maps")
 MANY = 25_000
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _room_for_programs() -> Iterator[None]:
-    """Let go of compiled programs between files once there are many.
+def _let_go() -> None:
+    """Drop compiled programs once there are many.
 
     On CPU a program takes about 30 memory mappings, and Linux gives a process 65,530: beyond, XLA crashes.
     """
-    yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_other_files() -> Iterator[None]:
+    yield
+    _let_go()
+
+
+@pytest.fixture(autouse=True)
+def _room_after_slow_tests(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if request.node.get_closest_marker("slow"):
+        _let_go()
