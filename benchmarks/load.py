@@ -14,6 +14,7 @@ The last line is JSON.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -94,7 +95,7 @@ def resident(field: str) -> int:
 
 def measure(path: str, dtype: str) -> dict[str, Any]:
     """Load one file in this process."""
-    import gguf  # noqa: F401  (its import is no part of loading)
+    importlib.import_module("gguf")  # its import is no part of loading
     import jax
 
     from ubjax.loaders import Tokenizer, find_model, open_gguf

@@ -29,7 +29,7 @@ from ubjax.ragged import set_of
 from ubjax.sampling import Constraints, LastTokens, SamplingParams, accept, sample
 from ubjax.status import Status
 from ubjax.typing import I32, Array, Bool, Float, Int32, Scalar
-from ubjax.ubatch import Ubatch
+from ubjax.ubatch import Ubatch, seqs_present
 
 ModelStep = Callable[[AllKV, Staged], tuple[jax.Array, AllKV]]
 
@@ -200,32 +200,24 @@ def staged_rows(
     n_rows, memory = rows.seqs.shape[0], caches[0]
     index = jnp.arange(n_rows, dtype=jnp.int32)
     active = rows.active
-    zero = jnp.asarray(0, jnp.int32)
     n = jnp.sum(active, dtype=jnp.int32)
-    present = (
-        jnp.zeros(32 * memory.n_words, bool)
-        .at[jnp.where(active, rows.seqs, 32 * memory.n_words)]
-        .set(True, mode="drop")
-    )
-    rank = jnp.cumsum(present, dtype=jnp.int32) - 1
-    ids = jnp.arange(32 * memory.n_words, dtype=jnp.int32)
+    seq = set_of(jnp.where(active, rows.seqs, 32 * memory.n_words), memory.n_words)
+    seq_id_unq, seq_idx, n_seqs_unq = seqs_present(seq)
     ubatch = Ubatch(
         token=jnp.where(active, rows.token, 0),
         embd=jnp.zeros((n_rows, 0), jnp.float32),
         state=jnp.zeros((n_rows, 0), jnp.float32),
         type=jnp.where(active, ROW_ID, 0).astype(jnp.int32),
         pos=sections(jnp.where(active, rows.pos, 0), memory.n_pos),
-        seq=set_of(jnp.where(active, rows.seqs, 32 * memory.n_words), memory.n_words),
+        seq=seq,
         output=active,
         valid=active,
         batch_idx=jnp.where(active, index, n_rows),
         place=jnp.where(active, index, n_rows),
         out_rows=index,
-        seq_id_unq=jnp.full_like(ids, ids.shape[0])
-        .at[jnp.where(present, rank, ids.shape[0])]
-        .set(ids, mode="drop"),
-        seq_idx=jnp.where(present, rank, -1),
-        n_seqs_unq=n,
+        seq_id_unq=seq_id_unq,
+        seq_idx=seq_idx,
+        n_seqs_unq=n_seqs_unq,
         n_tokens=n,
         n_seqs=n,
         bucket=Bucket(
@@ -234,5 +226,5 @@ def staged_rows(
             n_outputs=n_rows,
         ),
     )
-    first_stream = zero if memory.unified else rows.seqs[0]
+    first_stream = jnp.asarray(0, jnp.int32) if memory.unified else rows.seqs[0]
     return Staged(cells=cells, ubatch=ubatch, slot=slot, first_stream=first_stream, causal=jnp.asarray(True))

@@ -85,7 +85,7 @@ def take_ubatch(batch: Batch, plan: SplitPlan, k: Scalar, bucket: Bucket, first_
         return jnp.asarray(leaf).at[rows].get(mode="fill", fill_value=0)
 
     seq, output = gather(batch.seq), gather(batch.output)
-    present = _members(jax.lax.reduce_or(seq, axes=(0,)))
+    seq_id_unq, seq_idx, n_seqs_unq = seqs_present(seq)
     return Ubatch(
         token=gather(batch.token),
         embd=gather(batch.embd),
@@ -98,9 +98,9 @@ def take_ubatch(batch: Batch, plan: SplitPlan, k: Scalar, bucket: Bucket, first_
         batch_idx=rows,
         place=jnp.where(rows < capacity, place, capacity),
         out_rows=_indices(output, bucket.n_outputs),
-        seq_id_unq=_indices(present, present.shape[0]),
-        seq_idx=jnp.where(present, jnp.cumsum(present, dtype=jnp.int32) - 1, -1),
-        n_seqs_unq=jnp.sum(present, dtype=jnp.int32),
+        seq_id_unq=seq_id_unq,
+        seq_idx=seq_idx,
+        n_seqs_unq=n_seqs_unq,
         n_tokens=n_tokens,
         n_seqs=n_seqs,
         bucket=bucket,
@@ -125,6 +125,15 @@ def _places(
     length = n_tokens // jnp.maximum(n_sets, 1)
     held = (own_set >= 0) & (own_set < n_sets) & (step < length)
     return jnp.where(held, start + own_set * length + step, jnp.iinfo(jnp.int32).max)
+
+
+def seqs_present(
+    seq: UInt32[Array, "R W"],
+) -> tuple[Int32[jax.Array, " S32"], Int32[jax.Array, " S32"], Int32[jax.Array, ""]]:
+    """A ubatch's `seq_id_unq`, `seq_idx` and `n_seqs_unq` from the sequence sets of its rows (0 in padding)."""
+    present = _members(jax.lax.reduce_or(jnp.asarray(seq), axes=(0,)))
+    rank = jnp.cumsum(present, dtype=jnp.int32) - 1
+    return _indices(present, present.shape[0]), jnp.where(present, rank, -1), rank[-1] + 1
 
 
 def _members(words: jax.Array) -> jax.Array:
