@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from tests.loaders.tiny_gguf import vocabulary_fields, write_gguf
+from tests.models.torch_peers import randomized
 from tests.tiny import ENCODER, tiny_encoder
 from ubjax import Batch, BatchConfig, EncoderEngine, load_model, split_whole, take_ubatch
 from ubjax.buckets import Bucket
@@ -138,17 +139,10 @@ def save_tokenizer(folder):
 
 
 def peer(cls, **change):
-    """A model of transformers with random weights of a size that makes every part matter."""
-    import torch
+    """A model of transformers with random weights."""
     import transformers
 
-    model = getattr(transformers, cls)(transformers.BertConfig(**TINY | change)).eval()
-    rng = np.random.default_rng(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            size = 0.4 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
-            parameter.add_(torch.asarray(rng.normal(size=parameter.shape) * size, dtype=torch.float32))
-    return model
+    return randomized(getattr(transformers, cls)(transformers.BertConfig(**TINY | change)))
 
 
 TEXTS = ["Unaffable cats!", "a dog", "dogs a cat a cat unaffable !!", "a", "cat un", "zebra"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.helpers import Cache, rows_of
+from tests.models.torch_peers import randomized
 from ubjax import Engine, EngineConfig
 from ubjax.loaders.hf_config import hf_hyperparameters
 from ubjax.loaders.hf_names import hf_weights
@@ -95,22 +96,13 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {
 
 @functools.cache
 def peer(name):
-    """A model of transformers with random weights of a size that makes every part matter."""
-    import torch
+    """A model of transformers with random weights."""
     import transformers
 
     kind, cls, change, _ = MODELS[name]
     # "eager" is the implementation that has soft caps.
     config = transformers.AutoConfig.for_model(kind, attn_implementation="eager", **TINY | change)
-    model = getattr(transformers, f"{cls}ForCausalLM")(config).eval()
-    rng = np.random.default_rng(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            value = rng.normal(size=parameter.shape) * (
-                0.4 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
-            )
-            parameter.add_(torch.asarray(value, dtype=torch.float32))
-    return model
+    return randomized(getattr(transformers, f"{cls}ForCausalLM")(config))
 
 
 def logits_of(model, tokens):

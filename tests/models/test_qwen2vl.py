@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.loaders.tiny_gguf import write_gguf
+from tests.models.torch_peers import randomized
 from tests.tiny import one_capacity
 from ubjax import BucketLadder, Engine, EngineConfig, mrope_positions
 from ubjax.batch import ROW_EMBD, ROW_ID
@@ -45,18 +46,11 @@ N = 19
 
 @functools.cache
 def peer():
-    """A model of transformers, vision part and all, with random weights of a size that makes every part matter."""
-    import torch
+    """A model of transformers, vision part and all, with random weights."""
     import transformers
 
     config = transformers.Qwen2VLConfig(text_config=TEXT, vision_config=VISION)
-    model = transformers.Qwen2VLForConditionalGeneration(config).eval()
-    rng = np.random.default_rng(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            scale = 0.4 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
-            parameter.add_(torch.asarray(rng.normal(size=parameter.shape) * scale, dtype=torch.float32))
-    return model
+    return randomized(transformers.Qwen2VLForConditionalGeneration(config))
 
 
 @functools.cache
