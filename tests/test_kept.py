@@ -49,10 +49,13 @@ def test_a_refused_move_gives_up_nothing():
     for act, words in (
         (lambda: engine.add([0], 0, -1, 2**30), "positions up to"),
         (lambda: engine.div(0, 0, -1, 0), "a divisor of at least 1"),
+        (lambda: engine.shift(0, 2, 1), "can't be moved from 1 down to 2"),
     ):
         with pytest.raises(ValueError, match=words):
             act()
         assert unchanged(engine, before) and list(engine.kept()) == [1]
+    engine.shift(0, 0, 1)
+    assert engine.kept() == {} and engine.pos_max(0) == 1
 
 
 def test_a_removal_from_every_sequence_gives_up_the_kept_ones_that_it_strikes():

@@ -95,19 +95,6 @@ def test_a_decode_gives_up_other_kept_sequences_than_its_own():
     assert engine.kept() == {} and (engine.pos_max(0), engine.pos_max(1)) == (12, -1)
 
 
-def test_a_refused_shift_gives_up_nothing():
-    engine = tiny_engine(n_seq_max=3, kv_unified=True)
-    put(engine, 0, [4, 5, 6])
-    engine.cp(0, 1)
-    engine.keep_prefix(1, [4, 5, 6])
-    before = state(engine)
-    with pytest.raises(ValueError, match="can't be moved from 1 down to 2"):
-        engine.shift(0, 2, 1)
-    assert unchanged(engine, before) and list(engine.kept()) == [1]
-    engine.shift(0, 0, 1)
-    assert engine.kept() == {} and engine.pos_max(0) == 1
-
-
 def test_what_is_changed_by_hand_is_kept_no_longer():
     def kept_after(act):
         engine = tiny_engine(n_seq_max=3, kv_unified=True)

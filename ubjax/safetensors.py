@@ -101,7 +101,10 @@ def read_header(
     (length,) = struct.unpack("<Q", start)
     room = min(n_bytes - 8, max_header)
     if not 2 <= length <= room:
-        raise ValueError(f"its header claims {length} bytes, 2 to {room} are possible here")
+        raise ValueError(
+            f"its header claims {length} bytes, 2 to {room} are possible here: "
+            "this is no safetensors file, or a damaged one"
+        )
     return parse_header(file.read(length), n_bytes - 8 - length, dtypes)
 
 
