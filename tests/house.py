@@ -26,7 +26,7 @@ FLOORS = (
     {"step", "encoding", "loaders", "analysis", "prefixes"},
     {"decode_loop", "generate", "viz", "scheduling", "gauges"},
     {"saving", "warmup", "embeds", "encoder_programs"},
-    {"encoder_engine"},
+    {"encoder_engine", "engine_state"},
     {"engine"},
     {"verify", "calibrate"},
     {"__init__"},

@@ -9,7 +9,6 @@ ubatch is transferred explicitly. K/V grows before the first ubatch, to the buck
 the decode.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,23 +18,21 @@ from ubjax.batch import Batch, mark_all_outputs
 from ubjax.batch_builder import BatchBuilder
 from ubjax.buckets import Buckets, kv_name, shape_name
 from ubjax.config import BatchConfig, EngineConfig, as_choice
-from ubjax.control import Staged, advance, plan_decode, required_ubatch, stage
+from ubjax.control import advance, plan_decode, required_ubatch, stage
 from ubjax.embeds import EmbedsByDecoding
 from ubjax.encoder_engine import EncoderEngine
+from ubjax.engine_state import EngineState
 from ubjax.generate import Generates, TextCodec
 from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.memory import caches
-from ubjax.memory.caches import AllCells
 from ubjax.memory.init_batch import Mode, Prepared
-from ubjax.memory.kv import AllKV, grow
 from ubjax.models.decoder import Decoder
 from ubjax.models.encoder import Encoder
 from ubjax.outputs import Outputs
 from ubjax.pooling import HiddenRows, Pooling
 from ubjax.pytree import Layout
-from ubjax.saving import Saving
-from ubjax.status import DecodeError, Reason, raise_if_error, refusal
+from ubjax.status import Reason, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.typing import Choice
 from ubjax.usage import Usage
@@ -44,7 +41,7 @@ from ubjax.warmup import EnginePrograms, OnProgram, Warmup, warm_up
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
-class Engine(Saving, Generates, EmbedsByDecoding):
+class Engine(EngineState, Generates, EmbedsByDecoding):
     """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
@@ -106,12 +103,6 @@ class Engine(Saving, Generates, EmbedsByDecoding):
         self._control = jax.devices("cpu")[0]
         self._layouts: dict[int, Layout] = {}  # of what a plan hands to the host, by the batch's capacity
         self.clear()
-
-    def clear(self) -> None:
-        """Empty the cache; K/V is allocated by the next decode, in the bucket that this one needs."""
-        self._kept = {}
-        self._cells: AllCells = jax.device_put(caches.empty(self.caches), self._control)
-        self._kv: AllKV = ()
 
     def __repr__(self) -> str:
         m = self.memory
@@ -226,72 +217,3 @@ class Engine(Saving, Generates, EmbedsByDecoding):
             layout = Layout((prepared.plan, prepared.status, prepared.n_kv_needed, _PENDING))
             self._layouts[batch.capacity] = layout
         return prepared, layout.unpack(np.asarray(packed))
-
-    def _launch(self, staged: Staged, hidden: HiddenRows | None = None) -> jax.Array:
-        """Start a step: K/V is the one that it will have written, the cells are those without its ubatch."""
-        try:
-            if hidden is None:
-                logits, self._kv = self._step(self._kv, staged)
-            else:
-                logits, rows, self._kv = self._step.with_hidden(self._kv, staged)
-                hidden.add(rows, staged.ubatch.batch_idx)
-        except BaseException as error:  # an interrupt too may leave K/V half way
-            failure = self._lost() or self._cut_back(staged)
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
-        return logits
-
-    def _finish(self, logits: jax.Array, cells: AllCells) -> None:
-        """Wait for the step of these logits; only now, when it is known to have run, do the cells advance."""
-        try:
-            logits.block_until_ready()  # the results of one program are ready, or lost, together
-        except BaseException as error:  # an interrupt too: cells of a window may have been overwritten
-            self.clear()
-            if isinstance(error, Exception):
-                raise refusal(Reason.LOST, where=-1, found=0, needed=0) from error
-            raise
-        self._cells = cells
-
-    def _cut_back(self, staged: Staged) -> DecodeError:
-        """Undo a failed step: its ubatch never happened, earlier ones stay."""
-        ubatch = jax.device_get(staged.ubatch)
-        for s in ubatch.seq_id_unq[: int(ubatch.n_seqs_unq)]:
-            rows = ubatch.valid & ((ubatch.seq[:, s // 32] >> np.uint32(s % 32)) & 1 != 0)
-            p0 = np.int32(ubatch.pos[0, rows].min())
-            self._cells = caches.rm(self._cells, np.int32(s), p0, np.int32(-1), self.caches)
-        return refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
-
-    def _lost(self) -> DecodeError | None:
-        """The failure and an empty cache, when the K/V buffers were taken over by a program that failed."""
-        if not any(x.is_deleted() for x in jax.tree.leaves(self._kv)):
-            return None
-        self.clear()
-        return refusal(Reason.LOST, where=-1, found=0, needed=0)
-
-    def _update(self, n_copies: int, rotate: bool) -> None:
-        """Let K and V follow what sequence operations did to the cells; a failure leaves that pending."""
-        try:
-            kv = self._kv
-            if n_copies:
-                kv = self._step.update(kv, self._cells, self.buckets.n_copies.pick(n_copies), False)
-            if rotate:
-                kv = self._step.update(kv, self._cells, 0, True)
-            jax.tree.leaves(kv)[0].block_until_ready()
-        except BaseException as error:  # an interrupt too may have cost K/V
-            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
-        self._cells, self._kv = caches.settle(self._cells), kv
-
-    def _grow(self, n_kv: Sequence[Any]) -> None:
-        sizes = self.buckets.pick_kv(int(n) for n in n_kv)
-        if not self._kv:
-            self._kv = self._step.new_kv(sizes, self._kv_dtype)
-        elif sizes[0] > self._kv[0].n_cells:
-            pairs = zip(self._kv, sizes, strict=True)
-            self._kv = tuple(grow(own, size) if size > own.n_cells else own for own, size in pairs)
-
-    def _kv_sizes(self) -> tuple[int, ...]:
-        return tuple(kv.n_cells for kv in self._kv)
