@@ -64,6 +64,7 @@ def rows_of(first, left=99, stop=(-1, -1)):
         token=np.asarray([first.get(s, 0) for s in range(S)], np.int32),
         pos=np.asarray([len(PROMPTS.get(s, ())) for s in range(S)], np.int32),
         active=held,
+        dropped=np.zeros(S, np.int32),
         left=np.broadcast_to(np.asarray(left, np.int32), S).copy(),
         stop=np.tile(np.asarray(stop, np.int32), (S, 1)),
     )

@@ -94,6 +94,18 @@ class Buckets:
         outputs = pick_outputs(self.n_outputs, n_outputs, blocks * rows)
         return Bucket(n_blocks=blocks, n_block_rows=rows, n_outputs=outputs)
 
+    def loop(self, n: int) -> Bucket:
+        """The bucket of a decode loop over n sequences, n consecutive ones with streams; outputs for all its rows."""
+        streams = self.rows.n_seqs > 1
+        blocks, rows = self.rows.pick(n, 1) if streams else self.rows.pick(1, n)
+        outputs = pick_outputs(self.n_outputs, blocks if streams else rows, blocks * rows)
+        return Bucket(n_blocks=blocks, n_block_rows=rows, n_outputs=outputs)
+
+    def loops(self, n_seqs: int) -> tuple[Bucket, ...]:
+        """Every bucket of a loop over up to n_seqs sequences, the fewest rows first."""
+        most = min(n_seqs, self.rows.n_ubatch)
+        return tuple(sorted({self.loop(n) for n in range(1, most + 1)}, key=_size))
+
     def shapes(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
         """Every program of the step that decodes can need, (bucket, size of K/V), and no other; the fewest rows first.
 

@@ -21,10 +21,10 @@ from ubjax.config import BatchConfig, EngineConfig, as_choice
 from ubjax.control import advance, plan_decode, required_ubatch, stage
 from ubjax.embeds import EmbedsByDecoding
 from ubjax.encoder_engine import EncoderEngine
-from ubjax.engine_state import EngineState
 from ubjax.generate import Generates, TextCodec
 from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, Rows, Sizes
+from ubjax.loops import Loops
 from ubjax.memory import caches
 from ubjax.memory.init_batch import Mode, Prepared
 from ubjax.models.decoder import Decoder
@@ -41,7 +41,7 @@ from ubjax.warmup import EnginePrograms, OnProgram, Warmup, warm_up
 _PENDING = (np.zeros((), bool), np.zeros((), np.int32))  # what `memory.caches.pending` gives
 
 
-class Engine(EngineState, Generates, EmbedsByDecoding):
+class Engine(Loops, Generates, EmbedsByDecoding):
     """Decodes batches with a model and a K/V cache. One thread at a time: it has state and no lock.
 
     >>> from ubjax import Engine, EngineConfig
@@ -112,11 +112,6 @@ class Engine(EngineState, Generates, EmbedsByDecoding):
             f"n_ubatch {self.n_ubatch}, K/V of {kv_name(self._kv_sizes()) or 0} cells: "
             f"{sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
         )
-
-    @property
-    def device(self) -> Any:
-        """Where the weights, K/V and logits are."""
-        return self._step.device
 
     def warmup(self, on_program: OnProgram | None = None, *, embd: Choice = False) -> Warmup:
         """Compile every program that batches of token ids, sequence operations and `generate` can need.

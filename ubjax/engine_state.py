@@ -19,15 +19,22 @@ from ubjax.pooling import HiddenRows
 from ubjax.saving import Saving
 from ubjax.status import DecodeError, Reason, refusal
 from ubjax.step import Step
+from ubjax.usage import Usage
 
 
 class EngineState(Saving):
     """The only state there is. Cells lie on the `_control` device, K/V beside the weights of `_step`."""
 
     buckets: Buckets
+    usage: Usage
     _step: Step
     _kv_dtype: str
     _control: Any
+
+    @property
+    def device(self) -> Any:
+        """Where the weights, K/V and logits are."""
+        return self._step.device
 
     def clear(self) -> None:
         """Empty the cache; K/V is allocated by the next decode, in the bucket that this one needs."""

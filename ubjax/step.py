@@ -124,6 +124,7 @@ class Step:
         leaves, treedef = jax.tree.flatten(state)
         (self.device,) = leaves[0].devices()
         self.leaves = tuple(jax.device_put(leaves, self.device))
+        self.structure = (graphdef, treedef)  # of the model: programs of the same structure are shared
         self.pure = model_step(graphdef, treedef, caches)
         self.program = step_program(graphdef, treedef, caches)
         self.hidden_program = hidden_program(graphdef, treedef, caches)

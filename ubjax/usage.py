@@ -14,10 +14,10 @@ class Usage:
     rows: int = 0
     buckets: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
-    def count(self, bucket: str, rows: int, tokens: int, outputs: int) -> None:
-        """Count a ubatch of so many rows, tokens among them and outputs."""
-        self.buckets[bucket] += 1
-        self.rows += rows
+    def count(self, bucket: str, rows: int, tokens: int, outputs: int, steps: int = 1) -> None:
+        """Count ubatches, one each step, of so many rows; tokens among them and outputs are those of all steps."""
+        self.buckets[bucket] += steps
+        self.rows += rows * steps
         self.tokens += tokens
         self.outputs += outputs
 

@@ -22,7 +22,8 @@ from ubjax.batch import Batch
 from ubjax.buckets import Bucket, Buckets, kv_name, shape_name
 from ubjax.config import BatchConfig
 from ubjax.control import advance, plan_decode, stage, stage_rows
-from ubjax.generate import sampling_programs
+from ubjax.generate import drawing_of, sampling_programs
+from ubjax.loops import loop_program, no_rows, steps_room
 from ubjax.memory import caches, ops
 from ubjax.memory.caches import AllCells, Caches
 from ubjax.memory.init_batch import CAUSAL
@@ -71,6 +72,7 @@ class EnginePrograms:
             for n_kv, width in itertools.product(sizes[bucket], self.widths):
                 arguments = functools.partial(self._step_arguments, n_kv, width, bucket)
                 yield _program(self.step.program, shape_name(bucket, n_kv) + _width_name(width), arguments)
+        yield from self._of_loops()
         yield from self._of_logits(sorted({bucket.n_outputs for bucket in sizes}))
 
     def _of_cells(self) -> Iterator[Program]:
@@ -119,6 +121,29 @@ class EnginePrograms:
         for n, buffer in zip(n_outputs, logits, strict=True):
             yield _program(take_row, f"out {n}", lambda buffer=buffer: (buffer, NUMBER))
         yield from sampling_programs(logits, n_seq_max=self.caches[0].n_seq_max, device=device)
+
+    def _of_loops(self) -> Iterator[Program]:
+        """Many steps in one dispatch."""
+        memory, control, device = self.caches[0], self.control, self.step.device
+        program = loop_program(*self.step.structure, self.caches)
+        drawing = device_shapes(drawing_of(memory.n_seq_max, self.batch_config.n_vocab), device)
+        for bucket in self.buckets.loops(memory.n_seq_max):
+            rows = no_rows(bucket, memory)
+            host = *device_shapes((rows, np.int32(0)), control), self.caches
+            yield _program(steps_room, f"{rows.seqs.shape[0]} rows", lambda host=host: (self._cells, *host))
+            given = device_shapes((self._cells, rows, np.int32(0), np.bool_(False)), device)
+            for n_kv in self.buckets.kv_sizes():
+                yield _program(
+                    program,
+                    shape_name(bucket, n_kv),
+                    lambda n=n_kv, given=given, b=bucket: (
+                        device_shapes(self.step.leaves, device),
+                        self._kv(n),
+                        *given,
+                        drawing,
+                        b,
+                    ),
+                )
 
     @property
     def _movable(self) -> bool:

@@ -68,7 +68,7 @@ def test_what_was_shifted_is_not_kept_for_other_prompts():
 
 def test_tokens_that_were_dropped_count_for_the_penalties_of_an_output_that_was_put_back():
     engine = tiny_engine(n_ctx=16, n_seq_max=1)
-    with engine.stream(PROMPT, max_tokens=30, context_shift=True) as pieces:
+    with engine.stream(PROMPT, max_tokens=30, context_shift=True, steps_per_dispatch=1) as pieces:
         for _, piece in zip(range(12), pieces, strict=False):
             assert piece.tokens
         loop = vars(pieces)["_loop"]

@@ -29,7 +29,8 @@ def test_tokens_equal_those_chosen_by_hand():
     assert result.tokens == want
     assert (result.finish_reason, result.prompt_tokens) == ("length", [5, 6, 7, 8, 9, 10])
     usage = result.report.usage
-    assert (usage.tokens, usage.decodes) == (6 + 7, 2 + 7)  # the last token is not decoded
+    assert (usage.tokens, usage.ubatches) == (6 + 7, 2 + 7)  # the last token is not decoded
+    assert usage.decodes == 2 + 1  # all steps are one dispatch
     assert (result.report.n_prompt, result.report.n_generated) == (6, 8)
 
 

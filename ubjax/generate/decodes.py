@@ -5,6 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ubjax.batch import Batch
 from ubjax.config import BatchConfig, MemoryConfig
+from ubjax.generate.steps import Drawing, NextToken, Steps
 from ubjax.outputs import Outputs
 from ubjax.usage import Usage
 
@@ -66,6 +67,16 @@ class Decodes(Protocol):
 
     def decode(self, batch: Batch) -> Outputs:
         """Run a batch; NoSlotError when the cache can't hold it now."""
+        ...
+
+    def loop_bucket(self, seqs: Sequence[int]) -> Any:
+        """The shape of a loop over these sequences, None where there is none."""
+        ...
+
+    def decode_steps(
+        self, rows: Sequence[NextToken], n_steps: int, drawing: Drawing, *, until_end: bool = False
+    ) -> Steps:
+        """Decode and draw up to n_steps times in one dispatch; NoSlotError when there are no cells for all of them."""
         ...
 
     def pos_max(self, seq_id: int) -> int:

@@ -1,6 +1,7 @@
 """Loop: many outputs through one engine, a batch at each step.
 
-admit -> share -> parts -> decode (halve, preempt) -> sample -> transcripts -> pieces
+admit -> share -> parts -> all generate?  no   decode (halve, preempt) -> sample -> transcripts -> pieces
+                                          yes  many steps in one dispatch      -> transcripts -> pieces
 """
 
 import time
@@ -12,6 +13,7 @@ from ubjax.generate.request import N_BIAS, Request
 from ubjax.generate.result import Piece, Report
 from ubjax.generate.sampler import Sampler, TokenLogprob
 from ubjax.generate.schedule import Part, Run, Schedule, halved
+from ubjax.generate.steps import NextToken, Pace
 from ubjax.generate.transcript import Transcript
 from ubjax.memory import context_shift
 from ubjax.outputs import Outputs
@@ -46,13 +48,19 @@ class Loop:
     """
 
     def __init__(
-        self, engine: Decodes, outputs: Sequence[Output], *, max_prompt_tokens_per_batch: int | None = None
+        self,
+        engine: Decodes,
+        outputs: Sequence[Output],
+        *,
+        max_prompt_tokens_per_batch: int | None = None,
+        steps_per_dispatch: int | None = None,
     ):
         n_seqs = engine.memory.n_seq_max
         if max_prompt_tokens_per_batch is not None and max_prompt_tokens_per_batch < 1:
             raise ValueError(
                 f"max_prompt_tokens_per_batch is {max_prompt_tokens_per_batch}, at least 1 is needed"
             )
+        self._pace = Pace(steps_per_dispatch)
         free = engine.free_sequences()
         if not free:
             raise ValueError(f"all {n_seqs} sequences hold tokens, an empty one is needed (rm empties one)")
@@ -75,6 +83,7 @@ class Loop:
         n_kv = sum(lengths) if engine.memory.unified else max(lengths, default=0)
         self._n_kv = min(n_kv, engine.memory.n_cells)
         requests = [run.request for run in self._outputs]
+        self._in_loops = not any(request.logprobs for request in requests)  # those report no other tokens
         self._sampler = Sampler(
             n_seq_max=n_seqs,
             n_vocab=engine.batch_config.n_vocab,
@@ -89,10 +98,13 @@ class Loop:
         with count_compilations() as compiled:
             self._engine.reserve(self._n_kv)
             self._admit()
-            parts, outputs = self._decode(self.schedule.parts())
-            n_prompt = sum(part.n_prompt for part in parts)
-            share = n_prompt / max(sum(part.n for part in parts), 1)
-            pieces = self._make_room() if outputs is None else self._take(parts, outputs)
+            parts, n_prompt, share = self.schedule.parts(), 0, 0.0
+            pieces = self._steps(parts)
+            if pieces is None:
+                parts, outputs = self._decode(parts)
+                n_prompt = sum(part.n_prompt for part in parts)
+                share = n_prompt / max(sum(part.n for part in parts), 1)
+                pieces = self._make_room() if outputs is None else self._take(parts, outputs)
         seconds = time.perf_counter() - start
         self.report.n_prompt += n_prompt
         self.report.n_generated += sum(len(piece.tokens) for piece in pieces)
@@ -117,6 +129,8 @@ class Loop:
         self._full = False
         # What was shifted is not what its tokens would give from scratch.
         whole = run.cached and not run.n_dropped
+        if engine.pos_max(seq) >= run.cached > 0 and engine.can_resume(seq, run.cached):
+            engine.rm(seq, run.cached)  # what a loop decoded behind a stop string
         if engine.prefix_cache and whole and engine.pos_max(seq) == run.cached - 1:
             engine.keep_prefix(seq, run.ids[: run.cached])
         else:
@@ -136,6 +150,58 @@ class Loop:
             self._sampler.start(run.sequence, run.request.sampling, run.output, ids)
         for donor, run in self.schedule.share(self._engine.can_resume):
             self._engine.start_from(donor.sequence, run.sequence, run.cached)
+
+    def _steps(self, parts: Sequence[Part]) -> list[Piece] | None:
+        """Many steps of all that runs, in one dispatch; None where a batch is needed: prompts, no cell, many rows.
+
+        What waits joins no later than with single steps: it needs the cells of something that ends, and then the
+        dispatch is over. A stop string is found out only afterwards, so that while something waits there is one step.
+        """
+        runs = [part.run for part in parts]
+        generating = all(run.cached >= run.n_prefill and run.pending == 1 for run in runs)
+        seqs = [run.sequence for run in runs]
+        if not (self._in_loops and runs and generating and self._engine.loop_bucket(seqs)):
+            return None
+        waits = bool(self.schedule.waiting) or len(runs) < len(self.schedule.running)
+        rows = [self._next_token(run) for run in runs]
+        n = min(self._pace.steps, max(row.left for row in rows))
+        n = 1 if waits and any(run.request.stop for run in runs) else n
+        start, drawn = time.perf_counter(), None
+        while n and drawn is None:
+            try:
+                drawn = self._sampler.steps(self._engine, rows, n, until_end=waits)
+            except NoSlotError as error:
+                n = error.fits
+        if drawn is None:
+            return None
+        self._pace.took(time.perf_counter() - start, max(map(len, drawn)))
+        return self._extend_by(runs, drawn)
+
+    def _next_token(self, run: Run) -> NextToken:
+        transcript = self._outputs[run].transcript
+        room = (
+            self._engine.memory.n_cells - run.cached
+        )  # the token that is drawn behind the last cell ends it
+        left = min(run.request.max_tokens - len(transcript.tokens), room)
+        return NextToken(
+            seq=run.sequence,
+            token=run.ids[-1],
+            pos=run.cached,
+            left=left,
+            stop=transcript.ends,
+            dropped=run.n_dropped,
+        )
+
+    def _extend_by(self, runs: Sequence[Run], drawn: Sequence[Sequence[TokenLogprob | None]]) -> list[Piece]:
+        """Give the runs their tokens, step by step; what a stop string ended gets none of the later ones."""
+        pieces = []
+        for i in range(max(map(len, drawn))):
+            for run, tokens in zip(runs, drawn, strict=True):
+                output = self._outputs[run]
+                if i < len(tokens) and output.transcript.reason is None:
+                    run.cached += 1
+                    pieces.append(self._extend(output, tokens[i]))
+        return pieces
 
     def _decode(self, parts: Sequence[Part]) -> tuple[Sequence[Part], Outputs | None]:
         """The parts that the cache took, with their outputs; none at all when not even one row has a cell."""

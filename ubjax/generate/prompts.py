@@ -9,6 +9,7 @@ from ubjax.config import as_integer
 from ubjax.generate.decodes import Decodes
 from ubjax.generate.request import Refused, Request, Sampling
 from ubjax.generate.result import Generation, Piece
+from ubjax.generate.steps import MAX_STEPS
 from ubjax.generate.stream import Stream
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -24,6 +25,8 @@ class Options(TypedDict, total=False):
     context_shift: an output that has filled the context goes on: the older half of it is dropped, but for the first
     n_keep tokens (0), and the rest moved down (False: it ends, "context"; so it does where outputs share the cells or
     positions can't be moved). max_prompt_tokens_per_batch: so that long prompts don't hold up the outputs that run.
+    steps_per_dispatch: steps that one program runs while no prompt joins, in [1, 32]; None: as many as take a tenth of
+    a second, 32 where nobody listens (`generate` without on_text and on_piece). The tokens are the same.
     """
 
     max_tokens: int
@@ -35,6 +38,7 @@ class Options(TypedDict, total=False):
     context_shift: bool
     n_keep: int
     max_prompt_tokens_per_batch: int | None
+    steps_per_dispatch: int | None
 
 
 def is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
@@ -55,6 +59,7 @@ def stream(
     context_shift: bool = False,
     n_keep: int = 0,
     max_prompt_tokens_per_batch: int | None = None,
+    steps_per_dispatch: int | None = None,
 ) -> Stream:
     """A Stream over the outputs of one or many prompts; see `Options` for the arguments.
 
@@ -92,7 +97,12 @@ def stream(
             requests.append(Refused(ids=ids, error=str(error), n=n))
         else:
             requests.append(dataclasses.replace(plain, ids=ids, sampling=own))
-    return Stream(engine, requests, max_prompt_tokens_per_batch=max_prompt_tokens_per_batch)
+    return Stream(
+        engine,
+        requests,
+        max_prompt_tokens_per_batch=max_prompt_tokens_per_batch,
+        steps_per_dispatch=steps_per_dispatch,
+    )
 
 
 def generate(
@@ -109,6 +119,8 @@ def generate(
     """
     if on_text and not (is_one(prompts) and options.get("n", 1) == 1):
         raise ValueError("on_text takes the text of a single output: on_piece is needed for more")
+    if not (on_text or on_piece) and options.get("steps_per_dispatch") is None:
+        options["steps_per_dispatch"] = MAX_STEPS
     with stream(engine, prompts, **options) as pieces:
         for piece in pieces:
             if on_piece:

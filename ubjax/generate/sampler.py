@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ubjax.generate.decodes import Decodes
 from ubjax.generate.request import N_BIAS, Sampling
+from ubjax.generate.steps import Drawing, NextToken
 from ubjax.outputs import Outputs
 from ubjax.programs import Program, device_shapes, host_shapes
 from ubjax.pytree import pack
@@ -44,7 +46,7 @@ class Sampler:
     def __init__(self, *, n_seq_max: int, n_vocab: int, n_bias: int, n_top: int, device: Any):
         self._n_seq_max, self._n_vocab = n_seq_max, n_vocab
         self._n_bias, self._n_top = n_bias, n_top
-        state = _state(n_seq_max, n_vocab, n_bias)
+        state = drawing_of(n_seq_max, n_vocab, n_bias)
         self._params, self._constraints, self._last = jax.device_put(state, device)
 
     def start(self, seq: int, sampling: Sampling, output: int, ids: Sequence[int]) -> None:
@@ -72,6 +74,20 @@ class Sampler:
             packed.append((ids, result))
         return {i: token for ids, result in packed for i, token in self._read(ids, np.asarray(result))}
 
+    def steps(
+        self, engine: Decodes, rows: Sequence[NextToken], n_steps: int, *, until_end: bool
+    ) -> list[list[TokenLogprob | None]]:
+        """The tokens of a loop for each row, in order; None where nothing can be chosen. Errors as `decode_steps`."""
+        state = (self._params, self._constraints, self._last)
+        steps = engine.decode_steps(rows, n_steps, state, until_end=until_end)
+        self._last = steps.last
+        return [[self._chosen(token, logprob) for token, logprob in drawn] for drawn in steps.drawn]
+
+    def _chosen(
+        self, token: int, logprob: float, top: tuple[tuple[int, float], ...] = ()
+    ) -> TokenLogprob | None:
+        return TokenLogprob(token=token, logprob=logprob, top=top) if token < self._n_vocab else None
+
     def _read(self, ids: np.ndarray, packed: np.ndarray) -> list[tuple[int, TokenLogprob | None]]:
         n = self._n_top
         token, logprob, top_token, top_logprob = np.split(packed.reshape(2 + 2 * n, -1), [1, 2, 2 + n])
@@ -79,12 +95,12 @@ class Sampler:
         found = []
         for r, i in enumerate(ids.tolist()):
             top = tuple(zip(top_token[:, r].tolist(), top_logprob[:, r].tolist(), strict=True))
-            chosen = TokenLogprob(token=int(token[0, r]), logprob=float(logprob[0, r]), top=top)
-            found.append((i, chosen if chosen.token < self._n_vocab else None))
+            found.append((i, self._chosen(int(token[0, r]), float(logprob[0, r]), top)))
         return found
 
 
-def _state(n_seq_max: int, n_vocab: int, n_bias: int) -> tuple[SamplingParams, Constraints, LastTokens]:
+def drawing_of(n_seq_max: int, n_vocab: int, n_bias: int = N_BIAS) -> Drawing:
+    """Greedy parameters, no constraints and no last tokens for S sequences, on the host."""
     return (
         SamplingParams.of(n_seq_max),
         Constraints.of(n_vocab, n_seq_max, n_bias=n_bias),
@@ -95,8 +111,8 @@ def _state(n_seq_max: int, n_vocab: int, n_bias: int) -> tuple[SamplingParams, C
 def sampling_programs(logits: Sequence[Any], *, n_seq_max: int, device: Any) -> list[Program]:
     """The programs of a Sampler on these shapes of logits [O, V], with the usual room for biases and no top tokens."""
     n_vocab = logits[0].shape[1]
-    state = device_shapes(_state(n_seq_max, n_vocab, N_BIAS), device)
-    arguments = state, host_shapes(np.int32(0)), host_shapes(_state(1, n_vocab, N_BIAS))
+    state = device_shapes(drawing_of(n_seq_max, n_vocab), device)
+    arguments = state, host_shapes(np.int32(0)), host_shapes(drawing_of(1, n_vocab))
     programs = [Program("set_sequence", "", partial(set_sequence.lower, *arguments))]
     for buffer in logits:
         rows = host_shapes(np.zeros((2, buffer.shape[0]), np.int32))

@@ -20,7 +20,8 @@ class Stream:
 
     Raises ValueError when a request names tokens outside the vocabulary, no sequence is empty, or
     max_prompt_tokens_per_batch < 1 (prompt tokens of one batch; default: what one ubatch has room for beside the
-    rows that generate).
+    rows that generate), or steps_per_dispatch is no number in [1, 32] (steps that the outputs that generate make in one
+    dispatch; default: as many as take a tenth of a second).
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Stream:
         requests: Sequence[Request | Refused],
         *,
         max_prompt_tokens_per_batch: int | None = None,
+        steps_per_dispatch: int | None = None,
     ):
         self._requests = tuple(requests)
         self._outputs: dict[tuple[int, int], Output] = {}
@@ -47,7 +49,12 @@ class Stream:
                 else:
                     text = output.transcript.end("refused", given.error)
                     self._pieces.append(output.piece(text))
-        self._loop = Loop(engine, waiting, max_prompt_tokens_per_batch=max_prompt_tokens_per_batch)
+        self._loop = Loop(
+            engine,
+            waiting,
+            max_prompt_tokens_per_batch=max_prompt_tokens_per_batch,
+            steps_per_dispatch=steps_per_dispatch,
+        )
 
     def __iter__(self) -> "Stream":
         return self

@@ -17,7 +17,7 @@ class Transcript:
     def __init__(self, request: Request, codec: TextCodec | None):
         self._request = request
         self._stream = codec.stream() if codec else None
-        self._ends = request.stop_tokens.union(codec.eog_ids if codec else ())
+        self.ends = request.stop_tokens.union(codec.eog_ids if codec else ())
         self._tail = StopTail(request.stop)
         self._pieces: list[str] = []
         self.tokens: list[int] = []
@@ -32,7 +32,7 @@ class Transcript:
 
     def take(self, chosen: TokenLogprob) -> str:
         """Add a chosen token; the text that can be shown now. Sets `reason` when the output ends with it."""
-        if chosen.token in self._ends:
+        if chosen.token in self.ends:
             return self.end("stop")
         self.tokens.append(chosen.token)
         if self._request.logprobs is not None:
