@@ -19,7 +19,7 @@ from ubjax.config import MemoryConfig, as_integer
 from ubjax.decode_loop import Ended, LoopResult, LoopRows, LoopState, reserve_steps, run_steps
 from ubjax.engine_state import EngineState
 from ubjax.generate import MAX_STEPS, N_STOP, Drawing, NextToken, Steps, stop_room
-from ubjax.memory.caches import AllCells, Caches
+from ubjax.memory.caches import AllCells, Caches, pending
 from ubjax.memory.kv import AllKV
 from ubjax.models.decoder import Decoder
 from ubjax.pytree import Layout, pack
@@ -73,9 +73,12 @@ def packed(result: LoopResult) -> Int32[jax.Array, " packed"]:
 def steps_room(
     cells: AllCells, rows: LoopRows, n_steps: Scalar, caches: Caches
 ) -> Int32[jax.Array, " packed"]:
-    """What `reserve_steps` says, packed: n_kv_needed of each cache, then code, where, found and needed."""
+    """What `reserve_steps` says, and what K and V owe the cells, packed.
+
+    n_kv_needed of each cache, whether rows are to be rotated, streams to be copied, code, where, found and needed.
+    """
     n_kv, status = reserve_steps(cells, rows, n_steps, caches)
-    return pack((n_kv, (status.code, status.where, status.found, status.needed)))
+    return pack((n_kv, pending(cells), (status.code, status.where, status.found, status.needed)))
 
 
 def no_rows(bucket: Bucket, memory: MemoryConfig, first: int = 0, n_stop: int = N_STOP) -> LoopRows:
@@ -122,8 +125,10 @@ class Loops(EngineState):
         if bucket is None:
             raise ValueError(f"sequences {seqs} are no loop of one ubatch: see loop_bucket")
         host = self._loop_rows(rows, bucket)
-        self._grow(self._loop_room(host, n))
-        self._follow()
+        *n_kv, rotate, n_copies = self._loop_room(host, n)
+        self._grow(n_kv)
+        if rotate or n_copies:
+            self._update(n_copies, bool(rotate))
         given = jax.device_put((self._cells, host, n, np.bool_(until_end)), self.device)
         found, cells, last = self._run_loop(given, drawing, bucket)
         self._cells = jax.device_put(cells, self._control)
@@ -155,16 +160,16 @@ class Loops(EngineState):
         return host
 
     def _loop_room(self, rows: LoopRows, n_steps: np.int32) -> Sequence[int]:
-        """Cells of each cache that all steps need; kept sequences make way for them."""
+        """Cells of each cache that all steps need (kept sequences make way), and what `pending` says."""
         cells, kept = self._cells, self._kept.copy()
         self._touched(rows.seqs[rows.active])  # they are wanted, not to be given up
         on_control = jax.device_put((rows, n_steps), self._control)
         while True:
-            *n_kv, code, where, found, needed = np.asarray(
+            *room, code, where, found, needed = np.asarray(
                 steps_room(self._cells, *on_control, self.caches)
             ).tolist()
             if code == Reason.OK:
-                return n_kv
+                return room
             if not self._kept:
                 break
             self._evict()
