@@ -36,6 +36,9 @@ def test_nothing_has_no_positions():
         ([(2, 0)], {}, "part 0 is an image of 2 x 0 tokens, at least 1 x 1 is needed"),
         ([(2, "a")], {}, "a side of part 0 is 'a', an integer is needed"),
         ([1], {"start": -1}, "start is -1, at least 0 is needed"),
+        ([2**24 + 1], {}, "part 0 has 16777217 tokens, at most 16777216 are possible"),
+        ([1, (2**20, 2**20)], {}, "part 1 has 1099511627776 tokens, at most 16777216 are possible"),
+        ([3], {"start": 2**31 - 2}, "part 0 reaches position 2147483648, at most 2147483646 is possible"),
         ([1], {"n_pos": 1}, "n_pos is 1, 3 or 4 is needed"),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ubjax.config import as_integer
+from ubjax.config import INT32_MAX, MAX_CELLS, as_integer
 from ubjax.typing import Int32, Whole
 
 
@@ -24,7 +24,7 @@ def mrope_positions(
     A part is a number of text tokens, or the (rows, columns) of an image after merging, as many tokens as their
     product. `start`: the first position, as `Engine.pos_next` says it. `n_pos`: P, 3 (time, y, x) or 4 (and a 0, as
     llama.cpp stores it). The position that follows is the largest plus one. Raises ValueError for a part that is
-    neither, numbers below 1 (a text may be empty) and another P.
+    neither, numbers below 1 (a text may be empty), more than any cache holds, and another P.
 
     >>> mrope_positions([2, (2, 3), 1])
     array([[0, 1, 2, 2, 2, 2, 2, 2, 5],
@@ -45,6 +45,8 @@ def mrope_positions(
             block = np.stack([np.zeros(rows * columns, int), *np.indices((rows, columns)).reshape(2, -1)])
         found.append((at + block).astype(np.int32))
         at += max(rows or 0, columns)
+        if at > INT32_MAX:
+            raise ValueError(f"part {number} reaches position {at - 1}, at most {INT32_MAX - 1} is possible")
     pos = np.concatenate(found, axis=1)
     return np.concatenate([pos, np.zeros((sections - 3, pos.shape[1]), np.int32)])
 
@@ -56,10 +58,18 @@ def _grid(part: Whole | tuple[Whole, Whole], number: int) -> tuple[int | None, i
         length = as_integer(part, name)
         if length < 0:
             raise ValueError(f"{name} has {length} tokens of text, at least 0 are needed")
+        _check_size(name, length)
         return None, length
     if len(part) != 2:
         raise ValueError(f"{name} has {len(part)} numbers, (rows, columns) of an image are needed")
     rows, columns = (as_integer(n, f"a side of {name}") for n in part)
     if rows < 1 or columns < 1:
         raise ValueError(f"{name} is an image of {rows} x {columns} tokens, at least 1 x 1 is needed")
+    _check_size(name, rows * columns)
     return rows, columns
+
+
+def _check_size(name: str, n_tokens: int) -> None:
+    """Refuse what no cache holds, before there is an array of it."""
+    if n_tokens > MAX_CELLS:
+        raise ValueError(f"{name} has {n_tokens} tokens, at most {MAX_CELLS} are possible")
