@@ -2,10 +2,13 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from flax import nnx
 
+from tests.test_progress import Terminal, shown
 from tests.tiny import ENCODER, Letters, tiny_encoder, tiny_encoder_engine
 from ubjax import EncoderEngine, Engine, EngineConfig, InvalidBatchError
 from ubjax.analysis.compiles import forbid_compilations
@@ -117,6 +120,71 @@ def test_what_is_refused_before_any_work():
         EncoderEngine(plain, Letters()).embed(["a"], pooling="rank")
 
 
+def test_texts_of_any_series_and_what_is_none():
+    engine = tiny_encoder_engine(Letters())
+    want = engine.embed(["ab", "c"])
+    ids = [Letters().encode("ab"), Letters().encode("c")]
+    series = (
+        ("ab", "c"),
+        iter(["ab", "c"]),
+        np.array(["ab", "c"]),
+        [np.str_("ab"), "c"],
+        ids,
+        ["ab", ids[1]],
+    )
+    for given in (
+        *series,
+        (np.array(x) for x in ids),
+        [jnp.asarray(x) for x in ids],
+        pd.Series(["ab", "c"], [5, 6]),
+    ):
+        np.testing.assert_array_equal(engine.embed(given), want)
+    for alone in ("ab", ids[0], np.array(ids[0]), jnp.asarray(ids[0]), tuple(ids[0])):
+        np.testing.assert_array_equal(engine.embed(alone), engine.embed(["ab"]))
+    np.testing.assert_array_equal(engine.embed(want[:0]), np.zeros((0, 16)))
+    for given, words in (
+        (None, "texts is None, a text or a list of texts is needed"),
+        (5, "texts is 5, a text or"),
+        (b"ab", "texts is b'ab', a text or"),
+        ({"ab"}, "texts is {'ab'}, a text or"),
+        ({"ab": 1}, "texts is {'ab': 1}, a text or"),
+        ({"ab": 1}.keys(), r"texts is dict_keys\(\['ab'\]\), a text or"),
+        (np.array(3), r"texts is array\(3\), a text or"),
+        ([None], "text 0 is None, a text or token ids are needed"),
+        (["a", 5], "text 1 is 5, a text or"),
+        ([b"ab"], "text 0 is b'ab', a text or"),
+        (["a", {1, 2}], "text 1 is {1, 2}, a text or"),
+        ([1.0], "text 0 is 1.0, a text or"),
+        ([["a"]], "token 0 of text 0 is 'a', an integer is needed"),
+        ([1, "a"], "token 1 of text 0 is 'a', an integer is needed"),
+        ([True], "token 0 of text 0 is True, an integer is needed"),
+        ([[2**40]], "token 0 of text 0 is 1099511627776, a 32-bit integer is needed"),
+        ([[1], [-1]], "token 0 of text 1 has id -1, an id in"),
+        ([[]], "text 0 has 0 tokens, 1 to 16"),
+    ):
+        with pytest.raises(ValueError, match=f"^{words}"):
+            engine.embed(given)
+    with pytest.raises(
+        ValueError, match="the model's files have no prompts, the prompt 'query' was asked for"
+    ):
+        engine.embed("a", prompt_name="query")
+    assert engine.embed("a", normalize=np.True_, pooling=np.str_("cls")).shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("n_batch", "n_ubatch", "n_seq_max"), [(7, 7, 3), (13, 5, 256), (5, 9, 1), (1, 1, 1)]
+)
+def test_odd_sizes(n_batch, n_ubatch, n_seq_max):
+    engine = tiny_encoder_engine(n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max)
+    given = texts(9, longest=engine.n_ubatch)
+    want = np.concatenate([tiny_encoder_engine().embed([ids]) for ids in given])
+    np.testing.assert_allclose(engine.embed(given), want, atol=1e-5)
+    with pytest.raises(
+        ValueError, match=rf"text 0 has {engine.n_ubatch + 1} tokens, 1 to {engine.n_ubatch} "
+    ):
+        engine.embed([[1] * (engine.n_ubatch + 1)])
+
+
 def test_defaults_are_the_model_s_and_calls_say_otherwise():
     given = texts(3)
     model = tiny_encoder()
@@ -130,6 +198,32 @@ def test_defaults_are_the_model_s_and_calls_say_otherwise():
     heard = []
     engine.embed(texts(20), on_progress=lambda done, n: heard.append((done, n)))
     assert heard[-1] == (20, 20) and len(heard) > 2
+
+
+def test_a_bar_on_a_terminal_when_it_takes_long(monkeypatch):
+    engine, terminal = tiny_encoder_engine(), Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("ubjax.progress.SECONDS_UNSEEN", 1e9)
+    engine.embed(texts(20))
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr("ubjax.progress.SECONDS_UNSEEN", -1.0)
+    engine.embed(texts(20))
+    assert shown(terminal) == "embedding [####################] 20/20" and terminal.getvalue().endswith("\n")
+    before = terminal.getvalue()
+    engine.embed(texts(20), on_progress=lambda done, n: None)
+    assert terminal.getvalue() == before
+    run, left = engine._run, [2]
+
+    def interrupted(batch):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return run(batch)
+
+    monkeypatch.setattr(engine, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.embed(texts(20))
+    assert terminal.getvalue().count("\n") == 2 and terminal.getvalue().endswith("\n")
 
 
 def test_a_warm_engine_compiles_nothing():

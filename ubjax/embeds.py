@@ -1,8 +1,12 @@
 """Embeds: texts to vectors, as methods of what can run a batch and hand its hidden rows back."""
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import heapq
+import numbers
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -10,7 +14,7 @@ import numpy as np
 from ubjax.batch import Batch
 from ubjax.config import BatchConfig, MemoryConfig, as_integer
 from ubjax.generate import TextCodec
-from ubjax.host_arrays import length_of
+from ubjax.host_arrays import as_items
 from ubjax.outputs import Outputs
 from ubjax.pooling import Pooling, sequences_of
 from ubjax.progress import LateProgress
@@ -18,9 +22,10 @@ from ubjax.typing import Choice, Float, Text
 
 # What a caller writes by hand is checked below, with sentences of its own.
 if TYPE_CHECKING:
-    Texts: TypeAlias = str | Sequence[int] | Sequence[str | Sequence[int]]
+    Texts: TypeAlias = str | Iterable[int] | Iterable[str | Iterable[int]]
+    Documents: TypeAlias = Iterable[str]
 else:
-    Texts = Any
+    Texts = Documents = Any
 OnProgress: TypeAlias = Callable[[int, int], object]  # texts that are done, and how many there are
 
 
@@ -30,6 +35,15 @@ class PairCodec(Protocol):
 
     def encode_pair(self, first: str, second: str, /) -> tuple[list[int], list[int]]:
         """Ids of two texts in one sequence, and the token type of each."""
+        ...
+
+
+@runtime_checkable
+class PromptCodec(Protocol):
+    """What prompts need of a tokenizer."""
+
+    def prompted(self, text: str, name: Text | None, /) -> str:
+        """A text behind the prompt of that name; None: behind the one that the model's files want for all."""
         ...
 
 
@@ -68,25 +82,28 @@ class Embeds(abc.ABC):
         *,
         pooling: Text | None = None,
         normalize: Choice | None = None,
+        prompt_name: Text | None = None,
         on_progress: OnProgress | None = None,
     ) -> Float[np.ndarray, "N D"]:
         """A vector of each text (a text alone, or token ids, is one), in their order.
 
         pooling: "mean", "cls", "last" or "rank" (the logits of a classification head); normalize: to length 1. None:
         as the model's files say, else the last token of a decoder, the mean of an encoder, not normalized.
+        prompt_name: which of the prompts in a sentence-transformers folder comes before each text; None: the one that
+        the folder wants, if any. Token ids are taken as they are.
         Texts share batches of n_batch tokens and n_seq_max sequences. `on_progress(done, n)` hears of each batch;
         without it a terminal shows a bar once it takes longer than two seconds. Raises ValueError,
-        before any work, for a text without tokens or longer than the limit.
+        before any work, for a text without tokens or longer than the limit, and for what is no text.
         """
-        found = self._given(texts)
         kind = Pooling(
             kind=self.pooling.kind if pooling is None else pooling,
             normalize=self.pooling.normalize if normalize is None else normalize,
         )
+        found = [self._ids(i, text, prompt_name) for i, text in enumerate(_listed(texts))]
         return self._vectors([(ids, [0] * len(ids)) for ids in found], kind, "text", on_progress)
 
     def rerank(
-        self, query: str, documents: Sequence[str], *, on_progress: OnProgress | None = None
+        self, query: Text, documents: Documents, *, on_progress: OnProgress | None = None
     ) -> Float[np.ndarray, "*scores"]:
         """How well each document answers a query, by a model with a classification head: [N], the higher the better.
 
@@ -97,32 +114,42 @@ class Embeds(abc.ABC):
             raise ValueError("the engine has no tokenizer of pairs of texts, one is needed to rank")
         if isinstance(documents, str):
             raise ValueError("the documents are one text, a list of texts is needed")
-        pairs = [self.tokenizer.encode_pair(query, document) for document in documents]
-        scores = self._vectors(pairs, Pooling(kind="rank"), "document", on_progress)
+        items = as_items(documents, "the documents are", "a list of texts is needed")
+        named = [(f"document {i}", text) for i, text in enumerate(items)]
+        for name, text in (("the query", query), *named):
+            if not isinstance(text, str):
+                raise ValueError(f"{name} is {reprlib.repr(text)}, a text is needed")
+        pairs = []
+        for name, text in (("the query", ""), *named):
+            with _named(name):
+                pairs.append(self.tokenizer.encode_pair(query, text))
+        scores = self._vectors(pairs[1:], Pooling(kind="rank"), "document", on_progress)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def _given(self, texts: Any) -> list[list[int]]:
-        """The token ids of each text."""
-        if isinstance(texts, str):
-            texts = [texts]
-        if length_of(texts, "texts") and not isinstance(texts[0], str) and np.ndim(texts[0]) == 0:
-            texts = [texts]
-        return [self._ids(i, text) for i, text in enumerate(texts)]
+    def _ids(self, i: int, text: Any, prompt_name: Text | None) -> list[int]:
+        """The token ids of a text; of one that is token ids already, these."""
+        if isinstance(text, str):
+            if self.tokenizer is None:
+                raise ValueError("the engine has no tokenizer: token ids are needed, text was found")
+            with _named(f"text {i}"):
+                return list(self.tokenizer.encode(self._prompted(text, prompt_name)))
+        name = f"text {i}"
+        tokens = as_items(text, f"{name} is", "a text or token ids are needed")
+        if prompt_name is not None:
+            raise ValueError(f"{name} is token ids, a text is needed to begin with a prompt")
+        ids = [as_integer(token, f"token {k} of {name}") for k, token in enumerate(tokens)]
+        needed = self.batch_config.n_vocab
+        for k, token in enumerate(ids):
+            if not 0 <= token < needed:
+                raise ValueError(f"token {k} of {name} has id {token}, an id in [0, {needed}) is needed")
+        return ids
 
-    def _ids(self, i: int, text: Any) -> list[int]:
-        if not isinstance(text, str):
-            length_of(text, f"text {i}")
-            ids = [as_integer(token, f"token {k} of text {i}") for k, token in enumerate(text)]
-            for k, token in enumerate(ids):
-                if not 0 <= token < self.batch_config.n_vocab:
-                    needed = self.batch_config.n_vocab
-                    raise ValueError(
-                        f"token {k} of text {i} has id {token}, an id in [0, {needed}) is needed"
-                    )
-            return ids
-        if self.tokenizer is None:
-            raise ValueError("the engine has no tokenizer: token ids are needed, text was found")
-        return list(self.tokenizer.encode(text))
+    def _prompted(self, text: str, name: Text | None) -> str:
+        if isinstance(self.tokenizer, PromptCodec):
+            return self.tokenizer.prompted(text, name)
+        if name is not None:
+            raise ValueError(f"the model's files have no prompts, the prompt {name!r} was asked for")
+        return text
 
     def _vectors(
         self,
@@ -141,14 +168,14 @@ class Embeds(abc.ABC):
                 raise ValueError(
                     f"{name} {i} has {n} tokens, 1 to {room.longest} ({room.limit}) are possible"
                 )
-        done, late = 0, LateProgress("embedding")
-        told = late.update if on_progress is None else on_progress
-        for group in _groups(lengths, len(room.sequences), room.n_tokens):
-            outputs = self._run(self._batch([texts[i] for i in group], room.sequences))
-            vectors[group] = outputs.pooled(pooling.kind, normalize=pooling.normalize)
-            done += len(group)
-            told(done, len(texts))
-        late.close()
+        done = 0
+        with LateProgress("embedding") as late:
+            told = late.update if on_progress is None else on_progress
+            for group in _groups(lengths, len(room.sequences), room.n_tokens):
+                outputs = self._run(self._batch([texts[i] for i in group], room.sequences))
+                vectors[group] = outputs.pooled(pooling.kind, normalize=pooling.normalize)
+                done += len(group)
+                told(done, len(texts))
         return vectors
 
     def _batch(self, texts: Sequence[tuple[list[int], list[int]]], sequences: Sequence[int]) -> Batch:
@@ -215,13 +242,38 @@ class EmbedsByDecoding(Embeds):
         return self.model_config.n_embd
 
 
-def _groups(lengths: Sequence[int], n_seqs: int, n_tokens: int) -> Iterator[list[int]]:
-    """The texts of each batch: dealt out by length, so that every batch has short ones to fill what long ones leave.
+def _groups(lengths: Sequence[int], n_seqs: int, n_tokens: int) -> list[list[int]]:
+    """The texts of each batch, none longer than n_tokens: the longest first, each to the batch with the fewest tokens.
 
-    As few batches as hold them; within each the longest text comes first.
+    So every batch has short ones to fill what long ones leave. As few batches as sequences and tokens ask for, and one
+    more where a text fits into none of them.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    n_groups = max(-(-len(order) // n_seqs), -(-sum(lengths) // n_tokens))
-    while any(sum(lengths[i] for i in order[k::n_groups]) > n_tokens for k in range(n_groups)):
-        n_groups += 1
-    return (order[k::n_groups] for k in range(n_groups))
+    n_groups = max(-(-len(lengths) // n_seqs), -(-sum(lengths) // n_tokens))
+    groups: list[list[int]] = [[] for _ in range(n_groups)]
+    held = [(0, k) for k in range(n_groups)]  # tokens and number of the batches with a free sequence, a heap
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not held or held[0][0] + lengths[i] > n_tokens:
+            heapq.heappush(held, (0, len(groups)))
+            groups.append([])
+        tokens, k = heapq.heappop(held)
+        groups[k].append(i)
+        if len(groups[k]) < n_seqs:
+            heapq.heappush(held, (tokens + lengths[i], k))
+    return groups
+
+
+def _listed(texts: Any) -> list[Any]:
+    """Texts as a list; a text alone, or the ids of one, is a list of one."""
+    if isinstance(texts, str):
+        return [texts]
+    found = as_items(texts, "texts is", "a text or a list of texts is needed")
+    return [found] if found and isinstance(found[0], numbers.Integral) else found
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """An error of a tokenizer says which text it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

@@ -1,7 +1,11 @@
 """What a caller gave as host arrays, or one sentence that says what is wrong with it."""
 
+import contextlib
+import reprlib
+from collections.abc import Mapping, Set
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,18 +14,30 @@ def as_finite(values: Any, name: str) -> np.ndarray:
     """Real numbers as float32; refuses NaN and infinities, which would spread to every row that meets them."""
     try:
         given = np.asarray(values)
-        if given.dtype.kind not in "fiu" and given.dtype != jnp.bfloat16:
-            raise ValueError(f"{name} have dtype {given.dtype}, real numbers are needed")
-        with np.errstate(over="ignore"):
-            array = given.astype(np.float32)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # rows of several lengths among them
         raise ValueError(f"{name} can't be read: {error}") from None
+    if given.dtype.kind not in "fiu" and given.dtype != jnp.bfloat16:
+        raise ValueError(f"{name} have dtype {given.dtype}, real numbers are needed")
+    with np.errstate(over="ignore"):
+        array = given.astype(np.float32)
     if not np.isfinite(array).all():
         at = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
         raise ValueError(
             f"{name} hold {array[at]} at {[int(i) for i in at]}, finite float32 numbers are needed"
         )
     return array
+
+
+def as_items(values: Any, name: str, needed: str) -> list[Any]:
+    """What a list, an array or any other series holds; ValueError "{name} {values}, {needed}" for what is none.
+
+    That is what can't be iterated over, what has no order, and text or bytes, whose parts are not meant.
+    """
+    values = np.asarray(values) if isinstance(values, jax.Array) else values
+    if not isinstance(values, str | bytes | bytearray | memoryview | Mapping | Set):
+        with contextlib.suppress(TypeError):
+            return list(values)
+    raise ValueError(f"{name} {reprlib.repr(values)}, {needed}")
 
 
 def length_of(values: Any, name: str) -> int:

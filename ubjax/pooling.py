@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ubjax.config import as_choice
 from ubjax.typing import Array, Bool, Choice, Flag, Float, Int32, Text
 
 KINDS = ("none", "mean", "cls", "last", "rank")
@@ -33,8 +34,7 @@ class Pooling:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"the pooling is {self.kind!r}, one of {', '.join(KINDS)} is needed")
-        if not isinstance(self.normalize, bool):
-            raise ValueError(f"normalize is {self.normalize!r}, True or False is needed")
+        as_choice(self.normalize, "normalize")
 
 
 @jax.jit
@@ -55,6 +55,13 @@ def pool_rows(
     counts = jnp.where(mean, member, jnp.asarray(batch_idx)[None, :] == jnp.asarray(chosen)[:, None])
     weight = counts * jnp.asarray(scale)[:, None]
     return jnp.einsum("sr,re->se", weight, rows, precision=jax.lax.Precision.HIGHEST)
+
+
+def pool_shapes(n_rows: int, n_seqs: int, n_embd: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shapes of `pool_rows`' arguments, as `HiddenRows.pooled` gives them: rows of the device, then host arrays."""
+    shapes = (n_rows, n_embd), (n_rows,), (n_seqs, n_rows), (n_seqs,), (n_seqs,), ()
+    dtypes = np.float32, np.int32, bool, np.int32, np.float32, bool
+    return tuple(map(jax.ShapeDtypeStruct, shapes, dtypes))
 
 
 def normalized(rows: np.ndarray) -> np.ndarray:

@@ -73,6 +73,12 @@ class LateProgress:
         self._label, self._start = label, time.monotonic()
         self._progress: Progress | None = None
 
+    def __enter__(self) -> "LateProgress":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def update(self, done: int, total: int) -> None:
         """`done` of the total are there."""
         late = time.monotonic() - self._start > SECONDS_UNSEEN

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from benchmarks import embed
-from tests.models.test_encoder import peer, save_tokenizer
+from tests.loaders.tiny_bert import save_tokenizer
+from tests.models.test_encoder import peer
 
 
 def test_texts_are_the_same_for_a_seed_and_padding_is_counted():

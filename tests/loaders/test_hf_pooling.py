@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ubjax.loaders.hf_folder import FolderError, HFFolder
-from ubjax.loaders.hf_pooling import read_pooling
+from ubjax.loaders.hf_pooling import Prompts, read_pooling, read_prompts
 from ubjax.pooling import Pooling
 
 OLD, NEW = "sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules.pooling."
@@ -55,12 +55,12 @@ def test_older_and_newer_settings(folder):
         (
             {"pooling_mode": "cls"},
             {"more": [{"type": f"{OLD}Dense"}]},
-            "has the module 'Dense', Transformer, Pool",
+            "modules.json: has the module 'Dense', which is not supported: Transformer, Pooling and Normalize are",
         ),
         (
             {"pooling_mode": "cls"},
             {"more": [5]},
-            "has the module 5, Transformer, Pooling and Normalize are known",
+            "has the module 5, which is not supported",
         ),
     ],
 )
@@ -70,4 +70,74 @@ def test_what_is_refused(folder, pooling, options, words):
         read_pooling(folder)
     (folder.path / "modules.json").write_text("{}", "utf-8")
     with pytest.raises(FolderError, match=r"modules\.json: it is dict, a list is needed"):
+        read_pooling(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], "has the modules none; Transformer, Pooling and perhaps Normalize are needed"),
+        (["Pooling"], "has the modules Pooling; Transformer, Pooling"),
+        (["Transformer"], "has the modules Transformer; "),
+        (["Transformer", "Normalize", "Pooling"], "has the modules Transformer, Normalize, Pooling; "),
+        (["Transformer", "Pooling", "Pooling"], "has the modules Transformer, Pooling, Pooling; "),
+    ],
+)
+def test_modules_stand_in_their_order(folder, names, words):
+    write(folder, {"pooling_mode": "cls"})
+    modules = [{"type": OLD + name, "path": "1_Pooling" if name == "Pooling" else ""} for name in names]
+    (folder.path / "modules.json").write_text(json.dumps(modules), "utf-8")
+    with pytest.raises(FolderError, match=words):
+        read_pooling(folder)
+
+
+def test_a_model_in_a_folder_of_its_own_is_refused(folder):
+    write(folder, {"pooling_mode": "cls"})
+    path = folder.path / "modules.json"
+    path.write_text(path.read_text("utf-8").replace('"path": ""', '"path": "0_Transformer"'), "utf-8")
+    with pytest.raises(FolderError, match="has the model in '0_Transformer', one in the folder itself"):
+        read_pooling(folder)
+
+
+def write_prompts(folder, **settings):
+    (folder.path / "config_sentence_transformers.json").write_text(json.dumps(settings), "utf-8")
+
+
+def test_prompts(folder):
+    assert read_prompts(folder) == Prompts(texts={})
+    write_prompts(folder, prompts={"query": "q: ", "document": ""}, default_prompt_name="query")
+    assert read_prompts(folder) == Prompts(texts={"query": "q: ", "document": ""}, default="query")
+    write_prompts(folder, prompts=None, default_prompt_name=None, similarity_fn_name="cosine")
+    assert read_prompts(folder) == Prompts(texts={})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"prompts": ["q: "]}, "its prompts are not texts by name, such are needed"),
+        ({"prompts": {"query": 5}}, "its prompts are not texts by name"),
+        (
+            {"default_prompt_name": "query"},
+            "its default_prompt_name is 'query', the name of a prompt is needed",
+        ),
+        (
+            {"prompts": {"query": "q"}, "default_prompt_name": ["query"]},
+            "its default_prompt_name is .'query'.",
+        ),
+    ],
+)
+def test_prompts_that_are_refused(folder, settings, words):
+    write_prompts(folder, **settings)
+    with pytest.raises(FolderError, match=words):
+        read_prompts(folder)
+
+
+def test_prompts_that_are_left_out_of_the_pooling_are_refused(folder):
+    write(folder, {"pooling_mode": "mean", "include_prompt": False})
+    write_prompts(folder, prompts={"query": ""})
+    assert read_pooling(folder) == Pooling(kind="mean")
+    write_prompts(folder, prompts={"query": "q: "})
+    with pytest.raises(
+        FolderError, match=r"leaves prompts out of the pooling \(include_prompt\), which is not"
+    ):
         read_pooling(folder)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.loaders.tiny_bert import TINY, bert_tensors, gguf_words, save_tokenizer, write_bert
 from tests.loaders.tiny_gguf import vocabulary_fields, write_gguf
 from tests.models.torch_peers import randomized
 from tests.tiny import ENCODER, tiny_encoder
 from ubjax import Batch, BatchConfig, EncoderEngine, load_model, split_whole, take_ubatch
 from ubjax.buckets import Bucket
+from ubjax.loaders import bert
 from ubjax.models.encoder import Encoder, EncoderConfig
 
 CONFIG = BatchConfig(n_vocab=ENCODER.n_vocab, n_batch=64, n_seq_max=8, n_embd_state=1)
@@ -73,69 +74,6 @@ def test_sizes_that_can_not_be():
     without = Encoder(EncoderConfig(**sizes), rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="the model has no classification head"):
         without.rank(jnp.zeros((1, 8)))
-
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "a", "cat", "##s", "!", "dog"]
-TINY = {
-    "vocab_size": len(WORDS),
-    "hidden_size": 12,
-    "intermediate_size": 20,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "max_position_embeddings": 32,
-}
-
-
-def wordpiece_json():
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-
-    def piece(kind, name, type_id):
-        return {kind: {"id": name, "type_id": type_id}}
-
-    single = [piece("SpecialToken", "[CLS]", 0), piece("Sequence", "A", 0), piece("SpecialToken", "[SEP]", 0)]
-    return {
-        "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
-        "padding": {
-            "strategy": {"Fixed": 9},
-            "direction": "Right",
-            "pad_to_multiple_of": None,
-            "pad_id": 0,
-            "pad_type_id": 0,
-            "pad_token": "[PAD]",
-        },
-        "added_tokens": [{"id": i, "content": WORDS[i], "special": True} | flags for i in range(4)],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": single,
-            "pair": [*single, piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)],
-            "special_tokens": {
-                name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((2, "[CLS]"), (3, "[SEP]"))
-            },
-        },
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": {word: i for i, word in enumerate(WORDS)},
-        },
-    }
-
-
-def save_tokenizer(folder):
-    settings = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk")}
-    (folder / "tokenizer.json").write_text(json.dumps(wordpiece_json()), "utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
 
 
 def peer(cls, **change):
@@ -199,50 +137,18 @@ def test_a_classification_head_equals_transformers(tmp_path, n_labels):
     assert np.ptp(want[:, 0]) > 0.1
 
 
-def gguf_words():
-    return [
-        word if i < 4 else word[2:] if word.startswith("##") else f"▁{word}" for i, word in enumerate(WORDS)
-    ]
-
-
 def test_a_gguf_gives_what_the_folder_gives(tmp_path):
     """The same weights under llama.cpp's names and Hugging Face's; the tokenizers agree."""
-    import safetensors.numpy
-
-    from ubjax.loaders import bert
-
-    rng, n, ff = np.random.default_rng(0), 12, 20
-    shapes = {
-        "embeddings.word_embeddings.weight": (len(WORDS), n),
-        "embeddings.position_embeddings.weight": (32, n),
-        "embeddings.token_type_embeddings.weight": (2, n),
-        "embeddings.LayerNorm.gamma": (n,),
-        "embeddings.LayerNorm.beta": (n,),
-    }
-    for part, shape in (
-        *((f"attention.{name}", (n, n)) for name in ("self.query", "self.key", "self.value", "output.dense")),
-        ("intermediate.dense", (ff, n)),
-        ("output.dense", (n, ff)),
-        ("attention.output.LayerNorm", (n,)),
-        ("output.LayerNorm", (n,)),
-    ):
-        shapes[f"encoder.layer.0.{part}.weight"] = shape
-        shapes[f"encoder.layer.0.{part}.bias"] = shape[:1]
-    tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors = bert_tensors(norm=("gamma", "beta"))
     folder = tmp_path / "folder"
     folder.mkdir()
     head = {"cls.predictions.bias": np.zeros(3, np.float32)}
-    safetensors.numpy.save_file(
-        {f"bert.{name}": w for name, w in tensors.items()} | head, folder / "model.safetensors"
-    )
-    config = TINY | {"model_type": "bert", "num_hidden_layers": 1}
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    save_tokenizer(folder)
+    write_bert(folder, {f"bert.{name}": w for name, w in tensors.items()} | head)
     fields = {
         "bert.block_count": 1,
         "bert.context_length": 32,
-        "bert.embedding_length": n,
-        "bert.feed_forward_length": ff,
+        "bert.embedding_length": 12,
+        "bert.feed_forward_length": 20,
         "bert.attention.head_count": 3,
         "bert.attention.layer_norm_epsilon": 1e-12,
         "bert.pooling_type": 2,

@@ -67,6 +67,8 @@ def folder_config(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise ValueError("position_embedding_type is not 'absolute', learned positions are needed")
+    if config.get("is_decoder"):
+        raise ValueError("is_decoder is true, a model whose tokens see all of their text is needed")
     return EncoderConfig(
         n_layers=need(config, "num_hidden_layers"),
         n_embd=need(config, "hidden_size"),
@@ -78,8 +80,13 @@ def folder_config(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
         norm_eps=config.get("layer_norm_eps") or 1e-12,
         activation=ACTIVATIONS[activation],
         pooler="cls.weight" in names,
-        n_labels=names.get("cls.output.weight", (0,))[0],
+        n_labels=_rows(names, "cls.output.weight", 0),
     )
+
+
+def _rows(shapes: Mapping[Any, tuple[int, ...]], name: str, default: int) -> int:
+    """Rows of a tensor, `default` without it; 1 of one without axes, which is refused when it is to be loaded."""
+    return (*shapes[name], 1)[0] if name in shapes else default
 
 
 def folder_weights(
@@ -96,6 +103,10 @@ def gguf_config(file: GGUFFile) -> tuple[EncoderConfig, Pooling | None]:
     """The configuration of a GGUF of the architecture "bert", and the pooling it asks for."""
     n_layers = size(file, "block_count")
     check_blocks(file, n_layers)
+    if file.metadata.optional("bert.attention.causal", bool, False):
+        raise file.metadata.error(
+            "bert.attention.causal is true, a model whose tokens see all of their text is needed"
+        )
     shapes = {name: info.shape for name, info in file.tensors.items()}
     config = EncoderConfig(
         n_layers=n_layers,
@@ -103,11 +114,11 @@ def gguf_config(file: GGUFFile) -> tuple[EncoderConfig, Pooling | None]:
         n_ff=size(file, "feed_forward_length"),
         n_heads=size(file, "attention.head_count"),
         n_vocab=vocab_size(file),
-        n_ctx_train=shapes.get("position_embd.weight", (size(file, "context_length"),))[0],
-        n_token_types=shapes.get("token_types.weight", (1,))[0],
+        n_ctx_train=_rows(shapes, "position_embd.weight", size(file, "context_length")),
+        n_token_types=_rows(shapes, "token_types.weight", 1),
         norm_eps=positive(file, "attention.layer_norm_epsilon"),
         pooler="cls.weight" in shapes,
-        n_labels=shapes.get("cls.output.weight", (0,))[0],
+        n_labels=_rows(shapes, "cls.output.weight", 0),
     )
     kind = file.metadata.optional("bert.pooling_type", int, None)
     if kind is None:

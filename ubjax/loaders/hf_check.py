@@ -17,7 +17,7 @@ NUMBERS = (
     *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"),
 )
 TEXTS = ("model_type", "hidden_act", "hidden_activation", "position_embedding_type")
-CHOICES = ("tie_word_embeddings", "use_sliding_window", "use_bidirectional_attention")
+CHOICES = ("tie_word_embeddings", "use_sliding_window", "use_bidirectional_attention", "is_decoder")
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d{1,9})\.", re.ASCII)
 
 

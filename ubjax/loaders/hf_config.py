@@ -27,6 +27,8 @@ MODEL_TYPES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
 }
+# Encoders that look like BERT's and count positions from the padding token's id on.
+ROBERTAS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet")
 ACTIVATIONS = {"silu": ("silu", "swish"), "gelu": ("gelu_pytorch_tanh",)}
 ROPE_BASES = {"gemma3": 1e6}  # where a file says nothing; else 10000
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -92,9 +94,9 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     """llama.cpp's name, after a look at what would make it another model."""
     kind = need(config, "model_type")
     if kind not in MODEL_TYPES:
-        raise ValueError(
-            f"the model type {kind!r} is not supported, one of {', '.join(MODEL_TYPES)} is needed"
-        )
+        more = " (its positions begin behind a padding token)" if kind in ROBERTAS else ""
+        known = ", ".join((*MODEL_TYPES, "bert"))
+        raise ValueError(f"the model type {kind!r} is not supported{more}, one of {known} is needed")
     allowed = ACTIVATIONS[ARCHITECTURES[MODEL_TYPES[kind]].get("activation", "silu")]
     activation = config.get("hidden_activation") or config.get("hidden_act") or allowed[0]
     if activation not in allowed:

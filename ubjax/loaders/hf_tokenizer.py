@@ -8,9 +8,11 @@ from typing import Any
 
 from ubjax.loaders.extras import import_extra
 from ubjax.loaders.hf_folder import FolderError, HFFolder
+from ubjax.loaders.hf_pooling import Prompts, read_prompts
 from ubjax.loaders.spm import SPACE
 from ubjax.loaders.tokenizer import Tokenizer, check_text
 from ubjax.loaders.vocabulary import BYTE_TEXT, END_TEXTS, MAX_TOKENS, TokenKind, Vocabulary
+from ubjax.typing import Text
 
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 # By the type of a tokenizer.json's model, how its tokens stand for text; BPE has two ways.
@@ -18,11 +20,26 @@ MODELS = {"WordPiece": "bert", "Unigram": "llama", "BPE": "llama"}
 
 
 class FolderTokenizer(Tokenizer):
-    """A `Tokenizer` whose encoding is that of a tokenizer.json, special tokens and all."""
+    """A `Tokenizer` whose encoding is that of a tokenizer.json, special tokens and all.
 
-    def __init__(self, vocabulary: Vocabulary, backend: Any, chat_template: str | None):
+    `prompts`: what the folder has to put before texts that are to be embedded.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, backend: Any, chat_template: str | None, prompts: Prompts):
         super().__init__(vocabulary, backend, chat_template)
-        self._backend = backend
+        self._backend, self.prompts = backend, prompts
+
+    def prompted(self, text: str, name: Text | None) -> str:
+        """A text behind a prompt: the one of that name, or the folder's default (which may be none)."""
+        name = self.prompts.default if name is None else name
+        if name is None:
+            return text
+        known = self.prompts.texts
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(
+                f"the prompt {name!r} is not known, one of {', '.join(known) or '(none)'} is needed"
+            )
+        return known[name] + text
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`, as the tokenizer.json has it; see `Tokenizer.encode`."""
@@ -83,7 +100,7 @@ def read_tokenizer(folder: HFFolder, n_vocab: int) -> FolderTokenizer:
         add_eos=False,
         add_space_prefix=False,
     )
-    return FolderTokenizer(vocabulary, backend, _chat_template(folder, settings))
+    return FolderTokenizer(vocabulary, backend, _chat_template(folder, settings), read_prompts(folder))
 
 
 def _model(found: Mapping[str, Any]) -> str:
@@ -124,7 +141,7 @@ def _special(folder: HFFolder, settings: Mapping[str, Any], name: str, ids: Mapp
     if text is None:
         number = folder.config.get(f"{name}_id")
         return number if type(number) is int and number in ids.values() else None
-    if text not in ids:
+    if not isinstance(text, str) or text not in ids:
         raise folder.error(SETTINGS, f"its {name} is {text!r}, a token of {TOKENIZER} is needed")
     return ids[text]
 

@@ -56,7 +56,8 @@ def hyperparameters(file: GGUFFile) -> dict[str, Any]:
     architecture = file.architecture
     if architecture not in ARCHITECTURES:
         raise file.metadata.error(
-            f"the architecture {short(architecture)} is not supported, one of {', '.join(ARCHITECTURES)} is needed"
+            f"the architecture {short(architecture)} is not supported, one of {', '.join(ARCHITECTURES)}, "
+            "bert is needed"
         )
     if (experts := size(file, "expert_count", 0, least=0)) != 0:
         raise file.metadata.error(

@@ -13,11 +13,12 @@ from ubjax.loaders.find import find_model
 from ubjax.loaders.gguf import open_gguf
 from ubjax.loaders.hf_check import check_config, text_part
 from ubjax.loaders.hf_config import hf_hyperparameters
-from ubjax.loaders.hf_folder import CONFIG, HFFolder
+from ubjax.loaders.hf_folder import CONFIG, FolderError, HFFolder
 from ubjax.loaders.hf_names import hf_weights, whole_name
 from ubjax.loaders.hf_pooling import read_pooling
 from ubjax.loaders.hf_tokenizer import read_tokenizer
 from ubjax.loaders.hyperparameters import hyperparameters
+from ubjax.loaders.metadata import GGUFError
 from ubjax.loaders.names import OnTensor, load_weights
 from ubjax.loaders.tokenizer import Tokenizer
 from ubjax.models.config import DecoderConfig
@@ -48,7 +49,10 @@ def load_model(
         config, pooling = bert.gguf_config(file)
         tokenizer = Tokenizer.from_gguf(file)
         weights = _told(bert.gguf_weights(file), len(file.tensors), on_tensor)
-        return Encoder.from_weights(config, weights, dtype, pooling), tokenizer
+        try:
+            return Encoder.from_weights(config, weights, dtype, pooling), tokenizer
+        except ValueError as error:
+            raise error if isinstance(error, GGUFError) else file.metadata.error(str(error)) from None
     hyper = hyperparameters(file)
     tokenizer = Tokenizer.from_gguf(file)
     config = DecoderConfig.from_hyperparameters(hyper)
@@ -81,10 +85,13 @@ def _load_folder(
     except ValueError as error:
         raise folder.error(CONFIG, str(error)) from None
     tokenizer = read_tokenizer(folder, config.n_vocab)
-    if isinstance(config, EncoderConfig):
-        return Encoder.from_weights(config, bert.folder_weights(weights), dtype, pooling), tokenizer
-    named = ((whole_name(name), weight) for name, weight in weights)
-    return Decoder.from_weights(config, hf_weights(named, hyper), dtype, pooling), tokenizer
+    try:
+        if isinstance(config, EncoderConfig):
+            return Encoder.from_weights(config, bert.folder_weights(weights), dtype, pooling), tokenizer
+        named = ((whole_name(name), weight) for name, weight in weights)
+        return Decoder.from_weights(config, hf_weights(named, hyper), dtype, pooling), tokenizer
+    except ValueError as error:
+        raise error if isinstance(error, FolderError) else FolderError(f"{folder.path}: {error}") from None
 
 
 def _told(
