@@ -1,11 +1,17 @@
 """Hidden rows and vectors of a decoder: the same decode gives logits and rows, whatever the split."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from flax import nnx
 
+from tests.models.helpers import WINDOWED, decoder
 from tests.test_encoder_engine import texts
-from tests.tiny import Letters, tiny_engine
-from ubjax.analysis.compiles import forbid_compilations
+from tests.tiny import CONFIG, Letters, one_capacity, tiny_engine
+from ubjax import BucketLadder, Engine, EngineConfig, embeds
+from ubjax.analysis.compiles import count_compilations, forbid_compilations
+from ubjax.models.decoder import Decoder
 
 SIZES = {"unified": {"kv_unified": True, "n_ctx": 64}, "streams": {"n_ctx": 128, "kv_pad": 32}}
 
@@ -97,6 +103,80 @@ def test_what_is_refused():
     engine.decode(engine.batch([1, 1], seq_id=[2, 3]))
     with pytest.raises(ValueError, match="every sequence is in use, an empty one is needed to embed a text"):
         engine.embed("a")
+
+
+def test_texts_are_dealt_out_to_as_few_batches_as_hold_them():
+    long = [32] + [1] * 400  # the long one fills a batch alone
+    groups = embeds._groups(long, n_seqs=4, n_tokens=32)
+    assert (len(groups), groups[0]) == (101, [0])
+    for lengths, n_seqs, n_tokens in ((long, 4, 32), ([9, 9, 9, 9], 4, 16), ([3] * 10, 256, 16), ([], 4, 8)):
+        groups = embeds._groups(lengths, n_seqs, n_tokens)
+        assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+        assert all(0 < len(group) <= n_seqs for group in groups)
+        assert all(sum(lengths[i] for i in group) <= n_tokens for group in groups)
+        least = max(-(-len(lengths) // n_seqs), -(-sum(lengths) // n_tokens))
+        assert least <= len(groups) <= least + 1 or lengths == [9, 9, 9, 9]
+        assert all(np.diff([lengths[i] for i in group]).max(initial=0) <= 0 for group in groups)
+
+
+def test_a_text_that_fills_a_batch_does_not_spoil_the_others():
+    engine = engine_of("streams")
+    before = engine.usage.decodes
+    engine.embed([[1] * 32] + [[2]] * 39)
+    assert engine.usage.decodes - before == 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_unified", [True, False])
+def test_windows_and_several_ubatches(kv_unified):
+    """A text longer than the windows and than a ubatch: its rows are those of its tokens one by one."""
+    sizes = {"n_ctx": 32 if kv_unified else 64, "kv_pad": 16, "n_batch": 24, "n_ubatch": 7, "n_seq_max": 2}
+    ladders = {"rows": BucketLadder((7,)), "n_outputs": BucketLadder((7,)), "n_kv": BucketLadder((32,))}
+    config = EngineConfig(**sizes, kv_unified=kv_unified)
+    engine = one_capacity(Engine(decoder(WINDOWED), None, config, **ladders))
+    given = [np.random.default_rng(n).integers(0, WINDOWED.n_vocab, n).tolist() for n in (20, 3, 9)]
+    alone = []
+    for ids in given:
+        engine.clear()
+        alone.append(
+            np.concatenate([engine.decode(engine.batch([i]), hidden=True).embeddings() for i in ids])
+        )
+    engine.clear()
+    for kind, pool in (("mean", lambda x: x.mean(0)), ("last", lambda x: x[-1])):
+        want = np.stack([pool(rows) for rows in alone])
+        np.testing.assert_allclose(engine.embed(given, pooling=kind), want, atol=1e-5)
+    batch = engine.batch(given[1] + given[0][:9], seq_id=[0] * 3 + [1] * 9, output=[True] * 12)
+    outputs = engine.decode(batch, embd_all=True, hidden=True)  # streams: sequence by sequence
+    np.testing.assert_allclose(outputs.embeddings(), np.concatenate([alone[1], alone[0][:9]]), atol=1e-5)
+    engine.clear()
+    silent = engine.decode(engine.batch(given[2], output=[False] * 9), hidden=True)
+    assert len(silent) == 0
+    np.testing.assert_allclose(silent.embeddings(), alone[2], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_warm_up_with_hidden_rows_leaves_nothing_to_compile():
+    """`embed` and hidden rows compile nothing, and without `hidden` the warm-up has none of their programs."""
+    ladders = {"rows": BucketLadder((1, 4)), "n_outputs": BucketLadder((4,)), "n_kv": BucketLadder((16, 32))}
+    sizes = EngineConfig(n_ctx=32, kv_pad=16, n_batch=12, n_ubatch=4, n_seq_max=2, kv_unified=True)
+    model = Decoder(dataclasses.replace(CONFIG, norm_eps=3e-5), rngs=nnx.Rngs(0))  # programs of its own
+    engine = Engine(model, Letters(), sizes, **ladders)
+    assert not {p.function for p in engine.warmup().programs} & {"step_with_hidden", "pool_rows"}
+    with pytest.raises(ValueError, match="hidden is 1, True or False is needed"):
+        engine.warmup(hidden=1)
+    report = engine.warmup(hidden=True)
+    shapes = [p.shape for p in report.programs if p.function == "step_with_hidden"]
+    assert shapes == [p.shape for p in report.programs if p.function == "step"]
+    assert [p.shape for p in report.programs if p.function == "pool_rows"] == ["rows 1", "rows 4"]
+    with count_compilations() as count, forbid_compilations():
+        engine.embed(texts(12, longest=12), pooling="mean", normalize=True)
+        engine.embed(["a", "bc"])
+        for n in range(1, 13):
+            engine.clear()
+            outputs = engine.decode(engine.batch([1] * n, output=[i % 3 == 0 for i in range(n)]), hidden=True)
+            outputs.embeddings()
+            outputs.pooled("cls")
+    assert count.total == 0
 
 
 def test_kept_sequences_are_given_up_and_a_failure_leaves_nothing(monkeypatch):

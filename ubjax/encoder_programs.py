@@ -11,7 +11,7 @@ from ubjax.batch import Batch
 from ubjax.buckets import Bucket, EncoderBuckets, span_name
 from ubjax.config import BatchConfig
 from ubjax.encoding import EncodeStep, plan_encode
-from ubjax.pooling import pool_rows
+from ubjax.pooling import pool_rows, pool_shapes
 from ubjax.programs import Program, device_shapes
 from ubjax.ubatch import take_ubatch
 
@@ -72,16 +72,8 @@ class EncoderPrograms:
         return *device_shapes((self.step.leaves, ubatch), self.step.device), span
 
     def _pool(self, bucket: Bucket) -> tuple[Any, ...]:
-        n_rows, n_seqs = bucket.n_rows, 32 * self.batch_config.n_words
-        rows = device_shapes(jax.ShapeDtypeStruct((n_rows, self.n_embd), np.float32), self.step.device)
-        shapes = (
-            ((n_rows,), np.int32),
-            ((n_seqs, n_rows), bool),
-            ((n_seqs,), np.int32),
-            ((n_seqs,), np.float32),
-        )
-        host = (jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (*shapes, ((), bool)))
-        return rows, *host
+        rows, *rest = pool_shapes(bucket.n_rows, 32 * self.batch_config.n_words, self.n_embd)
+        return device_shapes(rows, self.step.device), *rest
 
     def _rank(self) -> tuple[Any, ...]:
         first = jax.ShapeDtypeStruct((32 * self.batch_config.n_words, self.n_embd), np.float32)

@@ -9,6 +9,7 @@ ubatch is transferred explicitly. K/V grows before the first ubatch, to the buck
 the decode.
 """
 
+import itertools
 from typing import Any
 
 import jax
@@ -82,6 +83,7 @@ class Engine(Loops, Generates, EmbedsByDecoding):
             n_seq_max=config.n_seq_max,
             n_pos=model.config.n_pos,
             n_embd=model.config.n_embd,
+            n_embd_state=model.n_embd_state,
             allow_mixed=True,
         )
         own_seqs = config.n_seq_max // self.memory.n_streams  # of a stream, which may decode a token each
@@ -113,17 +115,27 @@ class Engine(Loops, Generates, EmbedsByDecoding):
             f"{sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
         )
 
-    def warmup(self, on_program: OnProgram | None = None, *, embd: Choice = False) -> Warmup:
+    def warmup(
+        self, on_program: OnProgram | None = None, *, embd: Choice = False, hidden: Choice = False
+    ) -> Warmup:
         """Compile every program that batches of token ids, sequence operations and `generate` can need.
 
         From shapes alone, smallest first; nothing runs and the cache stays as it is. Afterwards they compile nothing,
         but for what has shapes of its own: embedding rows (unless `embd`, which doubles the programs of a decode),
+        hidden rows and with them `embed` (unless `hidden`, which doubles those of the step),
         log-probabilities of further tokens (`logprobs` above 0), more than 16 logit biases, states that are saved or
         loaded, and the memory report. `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up
         each program is compiled when it is first needed.
         """
-        widths = (0, self.batch_config.n_embd) if as_choice(embd, "embd") else (0,)
-        sizes = {"n_ubatch": self.n_ubatch, "kv_dtype": self._kv_dtype, "widths": widths}
+        given = self.batch_config
+        embds = (0, given.n_embd) if as_choice(embd, "embd") else (0,)
+        states = (0, given.n_embd_state) if given.n_embd_state else (0,)
+        sizes = {
+            "n_ubatch": self.n_ubatch,
+            "kv_dtype": self._kv_dtype,
+            "widths": tuple(itertools.product(embds, states)),
+            "hidden": as_choice(hidden, "hidden"),
+        }
         programs = EnginePrograms(
             self._step, self.buckets, self.batch_config, self.caches, **sizes, control=self._control
         )
@@ -149,7 +161,7 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         Unless `causal`, a token sees all that is cached of its sequence and all of it in this batch, which one ubatch
         then has to hold (the chunks of an image; `required_ubatch`). `embd_all`, llama.cpp's embedding mode: every
         token is an output, with streams a ubatch is of one sequence.
-        `hidden`: the outputs have the hidden rows of all tokens too (`embeddings`, `pooled`; not part of a warm-up).
+        `hidden`: the outputs have the hidden rows of all tokens too (`embeddings`, `pooled`).
 
         Raises InvalidBatchError or NoSlotError with one sentence when the batch can't be taken: then nothing
         has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch

@@ -29,19 +29,21 @@ from ubjax.memory.caches import AllCells, Caches
 from ubjax.memory.init_batch import CAUSAL
 from ubjax.memory.kv import AllKV, grow
 from ubjax.outputs import take_row
+from ubjax.pooling import pool_rows, pool_shapes
 from ubjax.programs import Program, device_shapes, host_shapes
 from ubjax.step import Step, zeros
 
 NUMBER = jax.ShapeDtypeStruct((), np.int32)
+Widths: TypeAlias = tuple[int, int]  # of embedding rows and of state rows, 0: none
 
 
 @dataclasses.dataclass(frozen=True)
 class EnginePrograms:
     """The programs of an engine: decodes, sequence operations, sampling. `control`: where the cells are.
 
-    `widths` of the embedding rows that batches have: 0 for token ids alone, and the model's where there are any.
-    Iterating gives those of the control plane and of K/V, then for each bucket what stages it and its steps, smallest
-    first, and what reads the logits.
+    `widths` of the embedding rows and state rows that batches have: 0 where there are none, else the model's. `hidden`:
+    the steps that hand out hidden rows too, and what pools them. Iterating gives those of the control plane and of
+    K/V, then for each bucket what stages it and its steps, smallest first, and what reads the logits.
     """
 
     step: Step
@@ -50,7 +52,8 @@ class EnginePrograms:
     caches: Caches
     _: dataclasses.KW_ONLY
     n_ubatch: int
-    widths: tuple[int, ...]
+    widths: tuple[Widths, ...]
+    hidden: bool
     kv_dtype: str
     control: Any
 
@@ -71,9 +74,15 @@ class EnginePrograms:
                 )
             for n_kv, width in itertools.product(sizes[bucket], self.widths):
                 arguments = functools.partial(self._step_arguments, n_kv, width, bucket)
-                yield _program(self.step.program, shape_name(bucket, n_kv) + _width_name(width), arguments)
+                shape = shape_name(bucket, n_kv) + _width_name(width)
+                yield _program(self.step.program, shape, arguments)
+                if self.hidden:
+                    yield _program(self.step.hidden_program, shape, arguments)
         yield from self._of_loops()
         yield from self._of_logits(sorted({bucket.n_outputs for bucket in sizes}))
+        if self.hidden:
+            for n_rows in sorted({bucket.n_rows for bucket in sizes}):
+                yield _program(pool_rows, f"rows {n_rows}", lambda n=n_rows: self._pool_arguments(n))
 
     def _of_cells(self) -> Iterator[Program]:
         cells, known = self._cells, self.caches
@@ -154,29 +163,36 @@ class EnginePrograms:
     def _cells(self) -> AllCells:
         return device_shapes(caches.empty(self.caches), self.control)
 
-    def _batch(self, capacity: int, width: int) -> Batch:
-        rows = {"embd": np.zeros((1, width))} if width else {"token": [0]}
+    def _batch(self, capacity: int, width: Widths) -> Batch:
+        embd, state = width
+        rows: dict[str, Any] = {"embd": np.zeros((1, embd))} if embd else {"token": [0]}
+        if state:
+            rows["state"] = np.zeros((1, state))
         return host_shapes(Batch.from_arrays(**rows, config=self.batch_config, capacity=capacity))
 
-    def _plan_arguments(self, capacity: int, width: int) -> tuple[Any, ...]:
+    def _plan_arguments(self, capacity: int, width: Widths) -> tuple[Any, ...]:
         sizes = self.batch_config, self.caches, self.n_ubatch
         return (self._batch(capacity, width), self._cells, NUMBER, host_shapes(CAUSAL), *sizes)
 
-    def _ubatch_arguments(self, capacity: int, width: int) -> tuple[Any, ...]:
+    def _ubatch_arguments(self, capacity: int, width: Widths) -> tuple[Any, ...]:
         """A batch, its plan and slots, and the number of a ubatch."""
         prepared, _ = plan_decode.eval_shape(*self._plan_arguments(capacity, width))
         plan, slot = device_shapes((prepared.plan, prepared.slot), self.control)
         return self._batch(capacity, width), plan, slot, NUMBER
 
-    def _advance_arguments(self, capacity: int, width: int) -> tuple[Any, ...]:
+    def _advance_arguments(self, capacity: int, width: Widths) -> tuple[Any, ...]:
         return self._cells, *self._ubatch_arguments(capacity, width), self.caches
 
-    def _step_arguments(self, n_kv: tuple[int, ...], width: int, bucket: Bucket) -> tuple[Any, ...]:
+    def _step_arguments(self, n_kv: tuple[int, ...], width: Widths, bucket: Bucket) -> tuple[Any, ...]:
         staged_in = functools.partial(stage, bucket=bucket, caches=self.caches)
         arguments = self._ubatch_arguments(self.buckets.capacity.top, width)
         staged = jax.eval_shape(staged_in, self._cells, *arguments, CAUSAL.causal)
         leaves, staged = device_shapes((self.step.leaves, staged), self.step.device)
         return leaves, self._kv(n_kv), staged
+
+    def _pool_arguments(self, n_rows: int) -> tuple[Any, ...]:
+        rows, *rest = pool_shapes(n_rows, 32 * self.batch_config.n_words, self.step.config.n_embd)
+        return device_shapes(rows, self.step.device), *rest
 
     def _update_arguments(self, n_kv: tuple[int, ...], n_copies: int, rotate: bool) -> tuple[Any, ...]:
         leaves, cells = device_shapes((self.step.leaves, self._cells), self.step.device)
@@ -193,12 +209,12 @@ class EnginePrograms:
         return device_shapes(zeros.eval_shape(*self._zeros_arguments(n_kv)), self.step.device)
 
 
-def _batch_name(capacity: int, width: int) -> str:
+def _batch_name(capacity: int, width: Widths) -> str:
     return f"batch {capacity}{_width_name(width)}"
 
 
-def _width_name(width: int) -> str:
-    return f"|embd {width}" if width else ""
+def _width_name(width: Widths) -> str:
+    return "".join(f"|{name} {n}" for name, n in zip(("embd", "state"), width, strict=True) if n)
 
 
 def _program(function: Any, shape: str, arguments: Callable[[], tuple[Any, ...]]) -> Program:

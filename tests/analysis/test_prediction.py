@@ -147,7 +147,8 @@ def test_steps_of_whole_prompts_are_the_predicted_ones_and_none_compile_after_wa
         engine.batch_config,
         engine.caches,
         n_ubatch=N_UBATCH,
-        widths=(0,),
+        widths=((0, 0),),
+        hidden=False,
         kv_dtype="float32",
         control=step.device,
     )

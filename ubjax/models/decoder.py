@@ -65,8 +65,11 @@ class Decoder(nnx.Module):
     """A causal language model over a K/V cache.
 
     `Decoder(config, rngs=nnx.Rngs(0))` has random weights, `Decoder.from_weights` those of a file. `pooling`: what the
-    model's files say about pooling, where they do.
+    model's files say about pooling, where they do. A class of one's own that reads the state rows of a ubatch says how
+    wide they are with `n_embd_state`; then batches may carry them.
     """
+
+    n_embd_state: int = 0
 
     def __init__(
         self,
