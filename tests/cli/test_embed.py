@@ -10,6 +10,7 @@ from tests.cli.tiny_model import write_tiny_model
 from tests.tiny import Letters, tiny_encoder
 from ubjax import Engine, EngineConfig, load_model
 from ubjax.cli import embed, main
+from ubjax.cli.texts import read_texts
 from ubjax.models.encoder import Encoder
 
 SIZES = ["--n-batch", "64", "--n-ubatch", "16", "--n-seq-max", "8"]
@@ -85,6 +86,20 @@ def test_a_decoder_embeds_too(tmp_path, capfd):
         ("abc\n5", ["--jsonl"], "texts.txt line 1 is no JSON"),
         ("5", ["--jsonl"], "texts.txt line 1 has the text 5, a text is needed"),
         ("abc", ["--n-ubatch", "0"], "n_ubatch is 0, at least 1 is needed"),
+        ("abc", ["-c", "0"], "n_ctx is 0, at least 1 is needed"),
+        (
+            "abc",
+            ["--prompt-name", "query"],
+            "the model's files have no prompts, the prompt 'query' was asked",
+        ),
+        ("9" * 5000, ["--jsonl"], "texts.txt line 1 is no JSON: Exceeds the limit"),
+        ("[" * 100_000, ["--jsonl"], "texts.txt line 1 is no JSON: "),
+        ('"abc"\n\n{}', ["--jsonl"], "texts.txt line 3 has no entry text, found: none"),
+        ('["abc"]', ["--jsonl"], "texts.txt line 1 has the text ['abc'], a text is needed"),
+        ("null", ["--jsonl"], "texts.txt line 1 has the text None, a text is needed"),
+        ("NaN", ["--jsonl"], "texts.txt line 1 has the text nan, a text is needed"),
+        ("abc", ["-o", "x\0.npy"], "the path is 'x\\x00.npy', the name of a file is needed"),
+        ("abc", ["-o", "x" * 300 + ".npy"], "xxx.npy can't be opened: File name too long"),
     ],
 )
 def test_what_is_refused(encoder, tmp_path, capfd, content, options, words):
@@ -93,6 +108,30 @@ def test_what_is_refused(encoder, tmp_path, capfd, content, options, words):
     assert main(["embed", "tiny", str(path), *SIZES, *options]) == 2
     out, err = capfd.readouterr()
     assert err.splitlines()[-1].startswith("ubjax embed: ") and words in err and out == ""
+
+
+def test_what_can_not_be_written_is_refused_before_any_work(encoder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(embed, "load_model", lambda *args, **options: pytest.fail("the model was loaded"))
+    (tmp_path / "texts.txt").write_text("a", "utf-8")
+    (tmp_path / "to.npy").symlink_to(tmp_path / "none" / "x.npy")
+    (tmp_path / "folder.npy").mkdir()
+    for name, words in (
+        ("to.npy", "to.npy can't be written: No such file or directory"),
+        ("folder.npy", "folder.npy is a folder, a file is needed"),
+        ("texts.txt", "a name that ends in .npy, .jsonl, .csv is needed"),
+    ):
+        assert main(["embed", "tiny", str(tmp_path / "texts.txt"), "-o", str(tmp_path / name)]) == 2
+        assert words in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.npy", "texts.txt", "to.npy"]
+
+
+def test_lines_end_where_those_of_a_file_end(tmp_path):
+    """Unicode's own line ends are part of a text, and JSON may hold them as they are; a byte order mark is not."""
+    path = tmp_path / "texts.txt"
+    path.write_bytes("\ufeffa\u2028b\r\nc\x0bd\x85e\n\n \nf".encode())
+    assert read_texts(path, "text") == ["a\u2028b", "c\x0bd\x85e", "f"]
+    path.write_bytes('\ufeff"a\u2028b"\n{"text": "c\u2029"}'.encode())
+    assert read_texts(path, "text", jsonl=True) == ["a\u2028b", "c\u2029"]
 
 
 def test_what_is_not_there(encoder, tmp_path, monkeypatch, capfd):

@@ -21,7 +21,7 @@ from ubjax.loaders import load_model
 from ubjax.models.encoder import Encoder
 from ubjax.pooling import KINDS
 from ubjax.progress import Progress
-from ubjax.saving.files import write_whole
+from ubjax.saving.files import check_writable, write_whole
 
 FORMATS = (".npy", ".jsonl", ".csv")
 
@@ -54,6 +54,9 @@ def add_parser(commands: Any) -> None:
         default=None,
         help="to length 1 (default: as the model's files say)",
     )
+    parser.add_argument(
+        "--prompt-name", help="the prompt of a sentence-transformers folder to begin each text with"
+    )
     parser.add_argument("--n-batch", type=int, help="tokens of a batch (default 16384, of a decoder 2048)")
     parser.add_argument("--n-ubatch", type=int, default=512, help="rows of a ubatch (default 512)")
     parser.add_argument("--n-seq-max", type=int, help="texts of a batch (default 256, of a decoder 8)")
@@ -77,6 +80,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.output is not None and args.output.suffix not in FORMATS:
         raise ValueError(f"the output is {args.output}, a name that ends in {', '.join(FORMATS)} is needed")
     check_outputs({"--output": args.output})
+    if args.output is not None:
+        check_writable(args.output)
     texts = read_texts(args.file, "text", jsonl=args.jsonl)
     if not texts:
         raise ValueError(f"{args.file} holds 0 texts, at least 1 is needed")
@@ -86,7 +91,11 @@ def execute(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     with count_compilations() as compilations, Progress(len(texts), "embedding") as progress:
         vectors = engine.embed(
-            texts, pooling=args.pooling, normalize=args.normalize, on_progress=progress.update
+            texts,
+            pooling=args.pooling,
+            normalize=args.normalize,
+            prompt_name=args.prompt_name,
+            on_progress=progress.update,
         )
     seconds = time.perf_counter() - start
     write(vectors, args.output)
@@ -115,9 +124,8 @@ def load_engine(args: argparse.Namespace) -> Engine | EncoderEngine:
     given = {name: value for name, value in given.items() if value is not None}
     encoder = EngineConfig(**{"n_batch": 16384, "n_seq_max": MAX_SEQ, **given}, n_ubatch=args.n_ubatch)
     sizes = {"n_batch": 2048, "n_seq_max": 8, **given}
-    decoder = EngineConfig(
-        **sizes, n_ubatch=args.n_ubatch, n_ctx=args.n_ctx or sizes["n_batch"], kv_unified=True
-    )
+    n_ctx = sizes["n_batch"] if args.n_ctx is None else args.n_ctx
+    decoder = EngineConfig(**sizes, n_ubatch=args.n_ubatch, n_ctx=n_ctx, kv_unified=True)
     with Progress(None, f"loading {args.model}") as progress:
         model, tokenizer = load_model(args.model, dtype=args.dtype, on_tensor=progress.on_tensor)
     return Engine(model, tokenizer, encoder if isinstance(model, Encoder) else decoder)

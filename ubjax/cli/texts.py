@@ -8,8 +8,9 @@ from pathlib import Path
 def read_texts(path: Path, key: str, *, jsonl: bool = False) -> list[str]:
     """The texts of a file ("-": of standard input), a line each, blank ones left out.
 
-    With `jsonl`, or where the name ends so, a line is a JSON string, or an object with the text under `key`. Raises
-    ValueError with the line's number for another.
+    A line ends where a file's lines do, not at what Unicode knows besides: that may stand within a text. With `jsonl`,
+    the name ends so, a line is a JSON string, or an object with the text under `key`. Raises ValueError with
+    the line's number for another.
     """
     name = "standard input" if str(path) == "-" else str(path)
     try:
@@ -17,16 +18,17 @@ def read_texts(path: Path, key: str, *, jsonl: bool = False) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{name} can't be read as text: {reason}") from None
-    lines = [line for line in whole.splitlines() if line.strip()]
+    lines = whole.removeprefix("\ufeff").split("\n")
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not jsonl and path.suffix != ".jsonl":
-        return lines
-    return [_text(line, f"{name} line {number}", key) for number, line in enumerate(lines, 1)]
+        return [line for _, line in filled]
+    return [_text(line, f"{name} line {number}", key) for number, line in filled]
 
 
 def _text(line: str, place: str, key: str) -> str:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits too
         raise ValueError(f"{place} is no JSON: {error}") from None
     if isinstance(value, dict) and key not in value:
         raise ValueError(f"{place} has no entry {key}, found: {', '.join(value) or 'none'}")

@@ -5,6 +5,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from ubjax.saving.files import as_path
+
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -38,7 +40,7 @@ def check_outputs(paths: dict[str, Path | None]) -> None:
     for option, path in paths.items():
         if path is None:
             continue
-        if not path.absolute().parent.is_dir():
+        if not as_path(path).absolute().parent.is_dir():
             raise ValueError(f"{option} {path}: there is no folder {path.absolute().parent}")
         if path.is_dir():
             raise ValueError(f"{option} {path} is a folder, a file is needed")

@@ -31,18 +31,31 @@ def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
 
     A link goes on to lead to the file. What is there and no file (a folder, a pipe, a device) is refused.
     """
-    target = Path(os.path.realpath(path))
-    part = target.with_name(f".{os.getpid()}.part")  # short: the name may be as long as names can be
-    try:
-        if target.exists() and not target.is_file():
-            kind = "a directory" if target.is_dir() else "no file"
-            raise ValueError(f"{path} can't be written: it is {kind}")
+    with _beside(path) as (target, part):
         with part.open("wb") as file:
             for piece in pieces:
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())  # the name must not change hands before the data is there
         part.replace(target)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before any work, a path that `write_whole` could not write to; nothing is left of the trial."""
+    with _beside(as_path(path)) as (_, part):
+        part.touch()
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[tuple[Path, Path]]:
+    """The file that a path leads to, and a name beside it for what is not whole yet; failures become one sentence."""
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{os.getpid()}.part")  # short: the name may be as long as names can be
+    try:
+        if target.exists() and not target.is_file():
+            kind = "a directory" if target.is_dir() else "no file"
+            raise ValueError(f"{path} can't be written: it is {kind}")
+        yield target, part
     except OSError as error:
         raise ValueError(f"{path} can't be written: {error.strerror}") from None
     finally:
