@@ -1,6 +1,7 @@
 """Qwen2-VL's text decoder against transformers on torch: tiny random weights, text alone and an image between text."""
 
 import functools
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.loaders.tiny_gguf import write_gguf
+from tests.loaders.test_hf_folder import tokenizer_json
+from tests.loaders.tiny_gguf import vocabulary_fields, write_gguf
 from tests.models.torch_peers import randomized
 from tests.tiny import one_capacity
-from ubjax import BucketLadder, Engine, EngineConfig, mrope_positions
+from ubjax import BucketLadder, Engine, EngineConfig, load_model, mrope_positions
 from ubjax.batch import ROW_EMBD, ROW_ID
-from ubjax.loaders.gguf import open_gguf
 from ubjax.loaders.hf_config import hf_hyperparameters
 from ubjax.loaders.hf_names import hf_weights
-from ubjax.loaders.hyperparameters import hyperparameters
-from ubjax.loaders.names import load_weights
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 
@@ -71,6 +70,20 @@ def decoder():
 
 
 @functools.cache
+def decoder_of_folder():
+    """The model of a folder as transformers writes it, in shards and with the vision part in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        peer().save_pretrained(folder, max_shard_size="40KB")
+        assert len(list(folder.glob("*.safetensors"))) > 2
+        assert json.loads((folder / "config.json").read_text("utf-8"))["model_type"] == "qwen2_vl"
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()), "utf-8")
+        model, tokenizer = load_model(folder)
+        assert tokenizer.encode("ab a") == [0, 8, 2]
+        return model
+
+
+@functools.cache
 def decoder_of_gguf():
     """The same weights by way of a GGUF, whose rows have four positions."""
     sizes = {
@@ -87,9 +100,11 @@ def decoder_of_gguf():
     fields = {f"qwen2vl.{name}": value for name, value in sizes.items()}
     with tempfile.TemporaryDirectory() as folder:
         weights = dict(hf_weights(tensors().items(), hyper()))
-        file = open_gguf(write_gguf(Path(folder) / "m.gguf", fields, weights, "qwen2vl"))
-        found = hyperparameters(file)
-        return Decoder.from_weights(DecoderConfig.from_hyperparameters(found), load_weights(file, found))
+        words = ["<unk>", "<s>", "</s>", *(chr(ord("a") + i) for i in range(34))]
+        fields |= vocabulary_fields("llama", words, [2, 3, 3] + [1] * 34, [0.0] * 37)
+        model, tokenizer = load_model(write_gguf(Path(folder) / "m.gguf", fields, weights, "qwen2vl"))
+        assert tokenizer.n_vocab == 37
+        return model
 
 
 @functools.cache
@@ -151,7 +166,7 @@ def test_the_configuration_is_that_of_the_text_part():
     config = decoder().config
     assert (config.architecture, config.rope_sections, config.n_pos) == ("qwen2vl", (2, 3, 1), 3)
     assert config.biases == ("attn_q", "attn_k", "attn_v") and config.n_caches == 1
-    assert decoder_of_gguf().config.rope_sections == (2, 3, 1, 0)
+    assert decoder_of_gguf().config.rope_sections == (2, 3, 1, 0) and decoder_of_folder().config == config
     flat = {**TEXT, "model_type": "qwen2_vl", "vision_config": VISION, "tie_word_embeddings": False}
     rope = flat.pop("rope_parameters")
     flat |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": SECTIONS}}
@@ -159,13 +174,14 @@ def test_the_configuration_is_that_of_the_text_part():
     assert DecoderConfig.from_hyperparameters(hf_hyperparameters(flat, names)) == config
 
 
-def test_text_alone_equals_transformers():
+@pytest.mark.parametrize("model", [decoder, decoder_of_folder, decoder_of_gguf])
+def test_text_alone_equals_transformers(model):
     import torch
 
     with torch.no_grad():
         want = peer()(torch.asarray(IDS)[None]).logits[0].numpy()
     assert np.ptp(want) > 2
-    on = engine(4, True)
+    on = engine(4, model is not decoder_of_gguf, model)
     found = logits_of(
         on, lambda: on.batch(IDS[:5], output=[1] * 5), lambda: on.batch(IDS[5:], output=[1] * 2)
     )
@@ -173,7 +189,16 @@ def test_text_alone_equals_transformers():
     assert on.pos_next(0) == 7
 
 
-@pytest.mark.parametrize("setting", [(4, True), (4, False, decoder_of_gguf), (2, False), (1, True)])
+SETTINGS = [
+    (4, True, decoder),
+    (4, True, decoder_of_folder),
+    (4, False, decoder_of_gguf),
+    (2, False, decoder),
+    (1, True, decoder),
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_an_image_between_text_equals_transformers(setting):
     on = engine(*setting)
     np.testing.assert_allclose(logits_of(on, mixed_batch(on)), rows_between_text()[1], atol=2e-5)
