@@ -24,7 +24,7 @@ FLOORS = (
     {"memory", "outputs", "usage"},
     {"models", "control", "sequences", "memory_report"},
     {"step", "decode_loop", "encoding", "loaders", "analysis", "prefixes"},
-    {"generate", "viz", "scheduling", "gauges"},
+    {"generate", "viz", "scheduling", "gauges", "whole_decode"},
     {"saving", "embeds", "encoder_programs"},
     {"engine_state"},
     {"loops"},

@@ -189,6 +189,24 @@ def test_sizes_are_whole_numbers():
     assert BucketLadder((np.int32(2), 4)).sizes == (2, 4)
 
 
+def test_one_bucket_for_all_ubatches_of_a_batch():
+    sizes = {
+        "n_batch": 32,
+        "n_ubatch": 8,
+        "n_streams": 4,
+        "n_cells": (64,),
+        "kv_pad": 16,
+        "n_outputs": [1, 8],
+    }
+    buckets = Buckets.default(**sizes)
+    ubatches = {"n_tokens": [4, 3, 7], "n_seqs": [4, 1, 1]}
+    bucket, n_outputs = buckets.whole(**ubatches, n_outputs=[0, 1, 1], equal_seqs=True)
+    assert bucket == Bucket(n_blocks=4, n_block_rows=8, n_outputs=1) and n_outputs == 8
+    bucket, n_outputs = buckets.whole(**ubatches, n_outputs=[4, 1, 7], equal_seqs=True)
+    assert bucket == Bucket(n_blocks=4, n_block_rows=8, n_outputs=8) and n_outputs == 32
+    assert buckets.whole(n_tokens=[8, 8], n_seqs=[8, 8], n_outputs=[0, 0], equal_seqs=False)[1] == 1
+
+
 def test_buckets_of_an_encoder():
     buckets = EncoderBuckets.default(n_batch=1024, n_ubatch=512)
     assert buckets.capacity.sizes == (512, 1024)

@@ -1,7 +1,7 @@
 """Bucket ladders: the only place where a shape is chosen, for warm-up and run time alike."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -105,6 +105,24 @@ class Buckets:
         """Every bucket of a loop over up to n_seqs sequences, the fewest rows first."""
         most = min(n_seqs, self.rows.n_ubatch)
         return tuple(sorted({self.loop(n) for n in range(1, most + 1)}, key=_size))
+
+    def whole(
+        self, *, n_tokens: Sequence[int], n_seqs: Sequence[int], n_outputs: Sequence[int], equal_seqs: bool
+    ) -> tuple[Bucket, int]:
+        """One bucket for all ubatches of a batch, and the rows that hold its outputs.
+
+        As many blocks, rows and outputs as any of the ubatches' own buckets: a batch of many short and one long
+        sequence is padded to more than n_ubatch rows.
+        """
+        ubatches = zip(n_tokens, n_seqs, n_outputs, strict=True)
+        own = [self.ubatch(n_tokens=t, n_seqs=s, n_outputs=o, equal_seqs=equal_seqs) for t, s, o in ubatches]
+        bucket = Bucket(
+            n_blocks=max(bucket.n_blocks for bucket in own),
+            n_block_rows=max(bucket.n_block_rows for bucket in own),
+            n_outputs=max(bucket.n_outputs for bucket in own),
+        )
+        sizes = BucketLadder(tuple(sorted({*self.n_outputs.sizes, *self.capacity.sizes})))
+        return bucket, sizes.pick(sum(n_outputs))
 
     def shapes(self) -> tuple[tuple[Bucket, tuple[int, ...]], ...]:
         """Every program of the step that decodes can need, (bucket, size of K/V), and no other; the fewest rows first.

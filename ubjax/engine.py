@@ -27,12 +27,14 @@ from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.loops import Loops
 from ubjax.memory import caches
-from ubjax.memory.init_batch import Mode, Prepared
+from ubjax.memory.caches import AllCells
+from ubjax.memory.init_batch import CAUSAL, Mode, Prepared
 from ubjax.models.decoder import Decoder
 from ubjax.models.encoder import Encoder
 from ubjax.outputs import Outputs
 from ubjax.pooling import HiddenRows, Pooling
 from ubjax.pytree import Layout
+from ubjax.split import SplitPlan
 from ubjax.status import Reason, raise_if_error, refusal
 from ubjax.step import Step
 from ubjax.typing import Choice
@@ -173,23 +175,7 @@ class Engine(Loops, Generates, EmbedsByDecoding):
             raise refusal(Reason.UBATCH_TOO_SMALL, -1, found=int(batch.n_tokens), needed=self.n_ubatch)
         batch = mark_all_outputs(batch) if embd_all else batch
         rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if as_choice(hidden, "hidden") else None
-        cells, kept = self._cells, self._kept.copy()
-        if kept:  # the batch's own are wanted, not to be given up
-            self._touched(seq for seq in kept if np.any(batch.seq & self._set([seq])))
-        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
-        while int(status.code) == Reason.NO_SLOT and self._kept:
-            self._evict()
-            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
-        if int(status.code) != Reason.OK:
-            left, self._cells, self._kept = self._cells, cells, kept
-            if int(status.code) == Reason.NO_SLOT:
-                raise self._no_slot(status, batch, mode, left)
-            raise_if_error(status)
-        self._grow(n_kv)
-        last = prepared.cells
-        if rotate or n_copies:
-            self._update(int(n_copies), bool(rotate))
-            last = caches.settle(last)
+        prepared, plan, last = self._admit(batch, mode)
         cells, n, buffers, out_ids = self._cells, int(plan.n_ubatches), [], []
         for k in range(n):
             rows = plan.order[plan.offset[k] : plan.offset[k + 1]]
@@ -210,9 +196,58 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         # While the last step runs: what is left to do, and what is not needed any more.
         outputs = Outputs(buffers, out_ids, int(batch.n_tokens), rows_of)
         self.usage.decodes += 1
-        del batch, prepared, plan, status, before, at, staged, rows
+        del batch, prepared, plan, before, at, staged, rows
         self._finish(buffers[-1], cells)
         return outputs
+
+    def decode_at_once(self, batch: Any) -> Outputs:
+        """As `decode`, with one dispatch of the model however many ubatches there are.
+
+        One program runs them all, each padded to the bucket that holds every one of them: more is computed where they
+        differ in shape (with streams, where few long sequences meet many short ones). It is compiled for each such
+        bucket, size of K/V and number of outputs when it is first needed; `warmup` leaves it out.
+
+        Raises as `decode`. When the program fails, the whole batch never happened (result 2), unless K/V was lost (-3).
+        """
+        batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
+        prepared, plan, last = self._admit(batch, CAUSAL)
+        n, n_tokens = int(plan.n_ubatches), np.diff(plan.offset)
+        outputs = np.add.reduceat(batch.output[plan.order[: plan.n_used]], plan.offset[:n], dtype=np.int32)
+        sizes = {"n_tokens": n_tokens[:n].tolist(), "n_seqs": plan.n_seqs[:n].tolist()}
+        bucket, n_outputs = self.buckets.whole(
+            **sizes, n_outputs=outputs.tolist(), equal_seqs=bool(plan.equal_seqs)
+        )
+        logits = self._launch_whole(batch, prepared, bucket, n_outputs)
+        for k in range(n):
+            shape = shape_name(bucket, self._kv_sizes())
+            self.usage.count(shape, bucket.n_rows, int(n_tokens[k]), int(outputs[k]))
+        self.usage.decodes += 1
+        self._finish(logits, last)
+        return Outputs([logits], [np.flatnonzero(batch.output)], int(batch.n_tokens))
+
+    def _admit(self, batch: Batch, mode: Mode) -> tuple[Prepared, SplitPlan, AllCells]:
+        """Prepare a batch and K/V for it, or raise and change nothing: (prepared, its plan on the host, final cells).
+
+        Kept sequences make way; what sequence operations owe is carried out, K/V grows.
+        """
+        cells, kept = self._cells, self._kept.copy()
+        if kept:  # the batch's own are wanted, not to be given up
+            self._touched(seq for seq in kept if np.any(batch.seq & self._set([seq])))
+        prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
+        while int(status.code) == Reason.NO_SLOT and self._kept:
+            self._evict()
+            prepared, (plan, status, n_kv, (rotate, n_copies)) = self._plan(batch, mode)
+        if int(status.code) != Reason.OK:
+            left, self._cells, self._kept = self._cells, cells, kept
+            if int(status.code) == Reason.NO_SLOT:
+                raise self._no_slot(status, batch, mode, left)
+            raise_if_error(status)
+        self._grow(n_kv)
+        last = prepared.cells
+        if rotate or n_copies:
+            self._update(int(n_copies), bool(rotate))
+            last = caches.settle(last)
+        return prepared, plan, last
 
     def _plan(self, batch: Batch, mode: Mode) -> tuple[Prepared, Any]:
         """The prepared batch, and what the host needs of it."""

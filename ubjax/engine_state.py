@@ -10,16 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from ubjax.buckets import Buckets
+from ubjax.batch import Batch
+from ubjax.buckets import Bucket, Buckets
 from ubjax.control import Staged
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
+from ubjax.memory.init_batch import Prepared
 from ubjax.memory.kv import AllKV, grow
 from ubjax.pooling import HiddenRows
 from ubjax.saving import Saving
 from ubjax.status import DecodeError, Reason, refusal
 from ubjax.step import Step
 from ubjax.usage import Usage
+from ubjax.whole_decode import whole_program
 
 
 class EngineState(Saving):
@@ -52,6 +55,19 @@ class EngineState(Saving):
                 hidden.add(rows, staged.ubatch.batch_idx)
         except BaseException as error:  # an interrupt too may leave K/V half way
             failure = self._lost() or self._cut_back(staged)
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+        return logits
+
+    def _launch_whole(self, batch: Batch, prepared: Prepared, bucket: Bucket, n_outputs: int) -> jax.Array:
+        """Start all ubatches of a batch as one program; a failure leaves the cells as they are."""
+        program, n_vocab = whole_program(*self._step.structure, self.caches), self.batch_config.n_vocab
+        try:
+            given = jax.device_put((self._cells, batch, prepared), self.device)
+            logits, self._kv = program(self._step.leaves, self._kv, *given, bucket, n_vocab, n_outputs)
+        except BaseException as error:  # an interrupt too may have cost K/V
+            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
             if isinstance(error, Exception):
                 raise failure from error
             raise
