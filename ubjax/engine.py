@@ -23,6 +23,7 @@ from ubjax.control import advance, plan_decode, required_ubatch, stage
 from ubjax.embeds import EmbedsByDecoding
 from ubjax.encoder_engine import EncoderEngine
 from ubjax.generate import Generates, TextCodec
+from ubjax.host_arrays import from_host
 from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.loops import Loops
@@ -175,7 +176,8 @@ class Engine(Loops, Generates, EmbedsByDecoding):
             raise refusal(Reason.UBATCH_TOO_SMALL, -1, found=int(batch.n_tokens), needed=self.n_ubatch)
         batch = mark_all_outputs(batch) if embd_all else batch
         rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if as_choice(hidden, "hidden") else None
-        prepared, plan, last = self._admit(batch, mode)
+        with from_host():
+            prepared, plan, last = self._admit(batch, mode)
         cells, n, buffers, out_ids = self._cells, int(plan.n_ubatches), [], []
         for k in range(n):
             rows = plan.order[plan.offset[k] : plan.offset[k + 1]]
@@ -187,8 +189,9 @@ class Engine(Loops, Generates, EmbedsByDecoding):
                 equal_seqs=bool(plan.equal_seqs),
             )
             at = (batch, prepared.plan, prepared.slot, np.int32(k))
-            before, cells = cells, last if k == n - 1 else advance(cells, *at, self.caches)
-            staged = stage(cells, *at, prepared.causal, bucket, self.caches)
+            with from_host():
+                before, cells = cells, last if k == n - 1 else advance(cells, *at, self.caches)
+                staged = stage(cells, *at, prepared.causal, bucket, self.caches)
             if k:
                 self._finish(buffers[-1], before)
             buffers.append(self._launch(staged, rows_of))
@@ -210,7 +213,8 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         Raises as `decode`. When the program fails, the whole batch never happened (result 2), unless K/V was lost (-3).
         """
         batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
-        prepared, plan, last = self._admit(batch, CAUSAL)
+        with from_host():
+            prepared, plan, last = self._admit(batch, CAUSAL)
         n, n_tokens = int(plan.n_ubatches), np.diff(plan.offset)
         outputs = np.add.reduceat(batch.output[plan.order[: plan.n_used]], plan.offset[:n], dtype=np.int32)
         sizes = {"n_tokens": n_tokens[:n].tolist(), "n_seqs": plan.n_seqs[:n].tolist()}

@@ -3,11 +3,21 @@
 import contextlib
 import reprlib
 from collections.abc import Mapping, Set
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+def from_host() -> AbstractContextManager[None]:
+    """Arrays on the host may be arguments of programs here, whatever `jax.transfer_guard` says.
+
+    For batches and numbers that programs on the CPU device take: they are in its memory, and `device_put` costs many
+    times what the call does. What goes from one device to another stays guarded.
+    """
+    return jax.transfer_guard_host_to_device("allow")
 
 
 def as_finite(values: Any, name: str) -> np.ndarray:

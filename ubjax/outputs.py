@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ubjax.config import as_integer
+from ubjax.host_arrays import from_host
 from ubjax.pooling import HiddenRows, Pooling, normalized
 from ubjax.typing import Array, Choice, Float, Int32, Text, Whole
 
@@ -56,11 +57,12 @@ class Outputs:
         Raises ValueError for a token that is no output or not in the batch; the message says which are.
         """
         k, r = self._place[self._batch_index(i)]
-        return take_row(self._buffers[k], np.int32(r))
+        with from_host():
+            return take_row(self._buffers[k], np.int32(r))
 
     def logits(self, i: Whole) -> np.ndarray:
         """The logits of batch token `i` on the host, [V]; indices as for `row`."""
-        return np.asarray(self.row(i))
+        return jax.device_get(self.row(i))
 
     @property
     def seq_ids(self) -> Int32[np.ndarray, " n"]:
