@@ -107,11 +107,14 @@ class RectangleLadder:
     ubatch that can occur has to have one. With n_seqs 1 this is the ladder of the splits that are not equal.
 
         1 2 4 by 1 2 4 8, n_ubatch 8     1x1 1x2 1x4 1x8 2x1 2x2 2x4 4x1 4x2    4x4 can't occur: 3x3 rows are too many
+
+    `n_set_rows`: rows of a set in one ubatch, at most (None: as many as n_ubatch allows), for splits that keep to it.
     """
 
     n_ubatch: int
     n_seqs: int
     rectangles: tuple[tuple[int, int], ...]
+    n_set_rows: int | None = None
 
     def __post_init__(self) -> None:
         if self.n_ubatch < 1 or self.n_seqs < 1:
@@ -119,7 +122,7 @@ class RectangleLadder:
         ascending = tuple(sorted(self.rectangles, key=lambda shape: (shape[0] * shape[1], shape)))
         object.__setattr__(self, "rectangles", ascending)
         for n_seqs in range(1, min(self.n_seqs, self.n_ubatch) + 1):
-            most = self.n_ubatch // n_seqs
+            most = self._most(n_seqs)
             if not _holds(self.rectangles, n_seqs, most):
                 raise ValueError(
                     f"{n_seqs} x {most} rows do not fit any shape of {self}: {n_seqs}x{most} is needed too, "
@@ -158,9 +161,33 @@ class RectangleLadder:
         """The pairs of two ladders."""
         return cls(n_rows.top, n_seqs.top, tuple(itertools.product(n_seqs.sizes, n_rows.sizes)))
 
+    @classmethod
+    def single(cls, rows: "Rows | None", n_seqs: int) -> "RectangleLadder":
+        """One shape for all ubatches of n_seqs sets: n_seqs x t, "4x16" for 4 sets, or as a list or a ladder.
+
+        By default t is 4, more where there are fewer than 4 sets (16 rows in all). Raises ValueError for another shape
+        or several.
+        """
+        given: tuple[Any, ...] = ((n_seqs, max(4, 16 // n_seqs)),)
+        if isinstance(rows, RectangleLadder):
+            given = rows.rectangles
+        elif rows is not None:
+            given = rows.sizes if isinstance(rows, BucketLadder) else _entries(rows)
+        if len(given) != 1 or not isinstance(given[0], tuple) or given[0][0] != n_seqs:
+            raise ValueError(
+                f"the rows of a ubatch are {rows}: one shape {n_seqs}xT, a block of T rows for each sequence, is needed"
+            )
+        most = int(given[0][1])
+        return cls(n_seqs * most, n_seqs, ((n_seqs, most),), most)
+
+    def _most(self, n_seqs: int) -> int:
+        """Rows that each of n_seqs sets can have in a ubatch."""
+        most = self.n_ubatch // n_seqs
+        return most if self.n_set_rows is None else min(most, self.n_set_rows)
+
     def pick(self, n_seqs: int, n_seq_tokens: int) -> tuple[int, int]:
         """The shape that a ubatch of n_seqs x n_seq_tokens rows is padded to."""
-        possible = 1 <= n_seqs <= self.n_seqs and 0 <= n_seqs * n_seq_tokens <= self.n_ubatch
+        possible = 1 <= n_seqs <= min(self.n_seqs, self.n_ubatch) and 0 <= n_seq_tokens <= self._most(n_seqs)
         for shape in self.rectangles:
             if possible and shape[0] >= n_seqs and shape[1] >= n_seq_tokens:
                 return shape
@@ -182,8 +209,8 @@ class RectangleLadder:
     def ubatches(self) -> tuple[np.ndarray, np.ndarray]:
         """n_seqs and n_seq_tokens of every ubatch that can occur."""
         n_seqs = np.arange(1, min(self.n_seqs, self.n_ubatch) + 1)
-        tokens = np.concatenate([np.arange(1, self.n_ubatch // n + 1) for n in n_seqs])
-        return np.repeat(n_seqs, self.n_ubatch // n_seqs), tokens
+        most = [self._most(int(n)) for n in n_seqs]
+        return np.repeat(n_seqs, most), np.concatenate([np.arange(1, n + 1) for n in most])
 
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """Every shape that `pick` can give, and no other; ascending."""

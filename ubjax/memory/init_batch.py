@@ -17,6 +17,7 @@ from ubjax.memory.window import any_size
 from ubjax.pytree import pytree
 from ubjax.ragged import count_seqs
 from ubjax.split.equal import split_equal
+from ubjax.split.limits import ALL_ROWS
 from ubjax.split.plan import SplitPlan
 from ubjax.split.seq import split_seq
 from ubjax.split.simple import split_simple
@@ -29,16 +30,21 @@ class Mode:
     """How a batch is decoded, as data: one program for all.
 
     `causal`: a row sees no later position; otherwise all of its sequence, cached or in its ubatch. `embd_all`:
-    embeddings of every row are wanted.
+    embeddings of every row are wanted. `n_set_rows`: rows of a sequence in an equal ubatch of streams, at most.
     """
 
     causal: Flag
     embd_all: Flag
+    n_set_rows: I32
 
     @classmethod
-    def of(cls, *, causal: bool = True, embd_all: bool = False) -> "Mode":
+    def of(cls, *, causal: bool = True, embd_all: bool = False, n_set_rows: int | None = None) -> "Mode":
         """A mode on the host."""
-        return cls(causal=np.asarray(causal, bool), embd_all=np.asarray(embd_all, bool))
+        return cls(
+            causal=np.asarray(causal, bool),
+            embd_all=np.asarray(embd_all, bool),
+            n_set_rows=np.asarray(ALL_ROWS if n_set_rows is None else n_set_rows, np.int32),
+        )
 
 
 CAUSAL = Mode.of()
@@ -79,11 +85,9 @@ def init_batch(
     most min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns the order of a
     sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's init_batch.
     """
-    by_seq = jnp.asarray(mode.embd_all) | ~jnp.asarray(mode.causal)
-
     def attempt(strategy: str) -> Prepared:
         # Two programs, so that a split is not compiled again for every size of cache.
-        plan, cut = _cut(batch, n_ubatch, by_seq, strategy, caches[0].unified, max_rows)
+        plan, cut = _cut(batch, n_ubatch, mode, strategy, caches[0].unified, max_rows)
         return _place(plan, cut, cells, batch, caches, mode, max_rows)
 
     if not caches[0].unified:
@@ -128,7 +132,7 @@ def _place(
 
 @partial(jax.jit, static_argnames=("strategy", "unified", "max_rows"))
 def _cut(
-    batch: Batch, n_ubatch: Scalar, by_seq: Flag, strategy: str, unified: bool, max_rows: int
+    batch: Batch, n_ubatch: Scalar, mode: Mode, strategy: str, unified: bool, max_rows: int
 ) -> tuple[SplitPlan, Status]:
     """The plan, and SPLIT_FAILED with the first token that has no ubatch to go into unless all of them have."""
     n_ubatch = jnp.minimum(jnp.asarray(n_ubatch, jnp.int32), max_rows)
@@ -137,9 +141,9 @@ def _cut(
             plan = split_simple(batch, n_ubatch)
         case "streams":
             plan = jax.lax.cond(
-                by_seq,
+                jnp.asarray(mode.embd_all) | ~jnp.asarray(mode.causal),
                 lambda: split_seq(batch, n_ubatch),
-                lambda: split_equal(batch, n_ubatch, sequential=True),
+                lambda: split_equal(batch, n_ubatch, 0, jnp.asarray(mode.n_set_rows), sequential=True),
             )
         case _:
             plan = split_equal(batch, n_ubatch, sequential=False)

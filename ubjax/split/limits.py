@@ -6,6 +6,7 @@ import numpy as np
 from ubjax.typing import Array, Scalar
 
 _INT32_MAX = 2**31 - 1
+ALL_ROWS = _INT32_MAX  # no limit of its own for the rows of a set
 
 
 def as_size(name: str, value: Scalar, least: int) -> Array:

@@ -61,9 +61,17 @@ def next_rows(groups: Groups, head: Int32[jax.Array, " N"]) -> Int32[jax.Array, 
 
 
 def take_rectangle(
-    cut: Cut, groups: Groups, chosen: Int32[jax.Array, " G"], n_sets: I32, n_ubatch: I32, n_keep_tail: I32
+    cut: Cut,
+    groups: Groups,
+    chosen: Int32[jax.Array, " G"],
+    n_sets: I32,
+    n_ubatch: I32,
+    n_keep_tail: I32,
+    n_set_rows: I32,
 ) -> Cut:
     """Cut off one ubatch: equally many rows of the groups chosen[:n_sets], as many as fit in `n_ubatch` rows.
+
+    At most `n_set_rows` of each, for which n_keep_tail has to be 0.
 
     `n_sets` is in [1, n_ubatch] and every chosen group has rows left. With `n_keep_tail` > 0 a group may end
     a ubatch only used up or with that many rows left: the first group that can't is put back with all behind
@@ -73,7 +81,8 @@ def take_rectangle(
     taken = lane < n_sets
     head = cut.head.at[chosen].get(mode="clip")
     left = groups.end.at[chosen].get(mode="clip") - head
-    length = jnp.minimum(jnp.min(jnp.where(taken, left, _MANY)), jax.lax.div(n_ubatch, n_sets))
+    room = jnp.minimum(jax.lax.div(n_ubatch, n_sets), n_set_rows)
+    length = jnp.minimum(jnp.min(jnp.where(taken, left, _MANY)), room)
     rest = left - length
     stranded = taken & (rest > 0) & (rest < n_keep_tail)
     kept = jnp.min(jnp.where(stranded, lane, n_sets))
@@ -94,7 +103,7 @@ def take_rectangle(
     )
 
 
-def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32) -> Cut:
+def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32, n_set_rows: I32) -> Cut:
     """Cut until no group has rows left.
 
     `choose(head)` gives the groups of the next ubatch in order [G] and how many of them count, at least one.
@@ -103,7 +112,7 @@ def cut_all(groups: Groups, choose: Choose, n_ubatch: I32, n_keep_tail: I32) -> 
 
     def step(cut: Cut) -> Cut:
         chosen, n_sets = choose(cut.head)
-        return take_rectangle(cut, groups, chosen, n_sets, n_ubatch, n_keep_tail)
+        return take_rectangle(cut, groups, chosen, n_sets, n_ubatch, n_keep_tail, n_set_rows)
 
     return jax.lax.while_loop(lambda cut: cut.n_used < n_rows, step, begin(groups))
 
