@@ -22,6 +22,7 @@ FLOORS = (
     {"batch_builder", "host_batch", "validate", "split"},
     {"ubatch"},
     {"memory", "outputs", "usage"},
+    {"invariant"},
     {"models", "control", "sequences", "memory_report"},
     {"step", "decode_loop", "encoding", "loaders", "analysis", "prefixes"},
     {"generate", "viz", "scheduling", "gauges", "whole_decode"},

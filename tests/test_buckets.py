@@ -153,6 +153,25 @@ def test_a_rectangle_ladder_holds_everything_or_is_refused():
         RectangleLadder(0, 1, ((1, 1),))
 
 
+@pytest.mark.parametrize("rows", ["4x3", [(4, 3)], [[np.int64(4), 3]], RectangleLadder(12, 4, ((4, 3),), 3)])
+def test_one_shape_holds_every_ubatch_of_a_split_that_keeps_to_it(rows):
+    ladder = RectangleLadder.single(rows, 4)
+    assert ladder == RectangleLadder(12, 4, ((4, 3),), 3)
+    possible = np.stack(ladder.ubatches(), axis=1).tolist()
+    assert {ladder.pick(*ubatch) for ubatch in possible} == {(4, 3)} == {*ladder.shapes()}
+    assert len(possible) == 12
+    with pytest.raises(ValueError, match="1 x 4 rows do not fit any shape"):
+        ladder.pick(1, 4)
+
+
+def test_one_bucket_for_everything():
+    buckets = Buckets.single(64, 4, 256, rows="4x3")
+    (bucket, n_kv), *more = buckets.shapes()
+    assert (bucket.n_blocks, bucket.n_block_rows, bucket.n_outputs, n_kv, more) == (4, 3, 12, (256,), [])
+    assert buckets.staged() == ((12, bucket), (64, bucket))
+    assert Buckets.single(64, 4, 256, rows="4x3", n_kv=[256], n_outputs="12") == buckets
+
+
 SIZES = {"n_batch": 64, "n_ubatch": 64, "n_streams": 1, "n_cells": (256,), "kv_pad": 16}
 
 

@@ -78,6 +78,35 @@ class Buckets:
             n_copies=BucketLadder.geometric(n_streams, factor=8),
         )
 
+    @classmethod
+    def single(
+        cls,
+        n_batch: int,
+        n_streams: int,
+        n_cells: int,
+        *,
+        rows: Rows | None = None,
+        n_kv: Sizes | None = None,
+        n_outputs: Sizes | None = None,
+    ) -> "Buckets":
+        """One program for all ubatches: the shape of `RectangleLadder.single`, all cells, every row an output row.
+
+        Raises ValueError for ladders of another size or of several.
+        """
+        shape = RectangleLadder.single(rows, n_streams)
+        for name, given, only in (("n_kv", n_kv, n_cells), ("n_outputs", n_outputs, shape.n_ubatch)):
+            if given is not None and BucketLadder.of(given, only).sizes != (only,):
+                raise ValueError(f"{name} is {given}: the one size {only} is needed")
+        return cls.default(
+            n_batch=n_batch,
+            n_ubatch=shape.n_ubatch,
+            n_streams=n_streams,
+            n_cells=(n_cells,),
+            kv_pad=n_cells,
+            rows=shape,
+            n_outputs=[shape.n_ubatch],
+        )
+
     def kv_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Every size of K/V: cells a stream in each cache, ascending."""
         return tuple(tuple(min(size, own.top) for own in self.n_kv) for size in self.n_kv[0].sizes)

@@ -131,6 +131,7 @@ class EngineConfig:
     kv_unified: Choice = False
     swa_full: Choice = False
     prefix_cache: Choice = False
+    batch_invariant: Choice = False
     kv_dtype: Text = "float32"
     kv_pad: Whole = 256
 
@@ -143,8 +144,12 @@ class EngineConfig:
             raise ValueError(f"n_seq_max is {self.n_seq_max}, at most {MAX_SEQ} sequences are possible")
         if (self.n_ctx or 0) > MAX_CELLS:
             raise ValueError(f"n_ctx is {self.n_ctx}, at most {MAX_CELLS} is possible")
-        for name in ("kv_unified", "swa_full", "prefix_cache"):
+        for name in ("kv_unified", "swa_full", "prefix_cache", "batch_invariant"):
             as_choice(getattr(self, name), name)
+        if self.batch_invariant and self.kv_unified:
+            raise ValueError(
+                "kv_unified is True: batch_invariant needs a stream for each sequence, kv_unified=False"
+            )
         check_dtype("kv_dtype", self.kv_dtype)
 
     def caches(

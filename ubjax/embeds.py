@@ -193,6 +193,7 @@ class EmbedsByDecoding(Embeds):
     """Texts to vectors through a cache: in sequences that are empty or only kept, and are empty afterwards."""
 
     memory: MemoryConfig
+    batch_invariant: bool
     model_config: Any
 
     @abc.abstractmethod
@@ -218,6 +219,10 @@ class EmbedsByDecoding(Embeds):
         )
 
     def _room(self) -> Room:
+        if self.batch_invariant:
+            raise ValueError(
+                "batch_invariant gives logits alone: an engine without it is needed to embed a text"
+            )
         sequences, n_batch = self.free_sequences(), self.batch_config.n_batch
         if not sequences:
             raise ValueError("every sequence is in use, an empty one is needed to embed a text")

@@ -48,6 +48,8 @@ class EncoderEngine(Embeds):
         rows: BucketLadder | None = None,
     ):
         config = DEFAULT if config is None else config
+        if config.batch_invariant:
+            raise ValueError("the model is an encoder: batch_invariant needs a decoder, with a cache")
         n_batch, n_ubatch = int(config.n_batch), int(min(config.n_ubatch, config.n_batch))
         self.tokenizer = tokenizer
         self.model_config = model.config

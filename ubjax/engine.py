@@ -25,6 +25,7 @@ from ubjax.encoder_engine import EncoderEngine
 from ubjax.generate import Generates, TextCodec
 from ubjax.host_arrays import from_host
 from ubjax.host_batch import fitted
+from ubjax.invariant import check_batch, check_model
 from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.loops import Loops
 from ubjax.memory import caches
@@ -71,14 +72,17 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         n_kv: Sizes | None = None,
         n_outputs: Sizes | None = None,
     ):
-        """Ladders: as objects, lists or text ("1,8,64", as `ubjax ladder` prints), by default see `Buckets.default`."""
+        """Ladders: as objects, lists or text ("1,8,64", as `ubjax ladder` prints), by default see `Buckets.default`.
+
+        With batch_invariant `rows` is the one shape of all ubatches, "4x16" for 4 sequences, see `Buckets.single`.
+        """
         config = EngineConfig() if config is None else config
         self.tokenizer = tokenizer
         self.model_config = model.config
         self.caches = config.caches(
             model.config.n_ctx_train, model.config.n_pos, model.config.n_swa, model.config.swa_type
         )
-        self.memory = self.caches[0]
+        self.memory, self.batch_invariant = self.caches[0], config.batch_invariant
         n_batch, self.n_ubatch = config.batch_sizes(self.memory)
         self.batch_config = BatchConfig(
             n_vocab=model.config.n_vocab,
@@ -89,17 +93,22 @@ class Engine(Loops, Generates, EmbedsByDecoding):
             n_embd_state=model.n_embd_state,
             allow_mixed=True,
         )
-        own_seqs = config.n_seq_max // self.memory.n_streams  # of a stream, which may decode a token each
-        self.buckets = Buckets.default(
-            n_batch=n_batch,
-            n_ubatch=self.n_ubatch,
-            n_streams=self.memory.n_streams,
-            n_cells=tuple(cache.n_cells for cache in self.caches),
-            kv_pad=config.kv_pad,
-            rows=BucketLadder.rows(self.n_ubatch, own_seqs) if rows is None else rows,
-            n_kv=n_kv,
-            n_outputs=n_outputs,
-        )
+        ladders: dict[str, Any] = {"rows": rows, "n_kv": n_kv, "n_outputs": n_outputs}
+        if self.batch_invariant:
+            check_model(model.config.n_pos, model.config.swa_type)
+            self.buckets = Buckets.single(n_batch, self.memory.n_streams, self.memory.n_cells, **ladders)
+            self.n_ubatch = min(self.n_ubatch, self.buckets.rows.n_ubatch)
+        else:
+            own_seqs = config.n_seq_max // self.memory.n_streams  # of a stream, which may decode a token each
+            ladders["rows"] = BucketLadder.rows(self.n_ubatch, own_seqs) if rows is None else rows
+            self.buckets = Buckets.default(
+                n_batch=n_batch,
+                n_ubatch=self.n_ubatch,
+                n_streams=self.memory.n_streams,
+                n_cells=tuple(cache.n_cells for cache in self.caches),
+                kv_pad=config.kv_pad,
+                **ladders,
+            )
         self.prefix_cache = config.prefix_cache
         self.pooling = Pooling(kind="last") if model.pooling is None else model.pooling
         self.usage = Usage()
@@ -170,12 +179,10 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         has changed. When a step itself fails, the sequences of its ubatch are cut back to where that ubatch
         began and the error says so (result -3 and an empty cache if the K/V buffers were lost with it).
         """
-        mode = Mode.of(causal=as_choice(causal, "causal"), embd_all=as_choice(embd_all, "embd_all"))
-        batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
-        if required_ubatch(batch, causal=causal) > self.n_ubatch:
-            raise refusal(Reason.UBATCH_TOO_SMALL, -1, found=int(batch.n_tokens), needed=self.n_ubatch)
+        mode = self._mode(causal, embd_all)
+        batch = self._fitted(batch, mode, as_choice(hidden, "hidden"))
         batch = mark_all_outputs(batch) if embd_all else batch
-        rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if as_choice(hidden, "hidden") else None
+        rows_of = HiddenRows(batch.seq[: batch.n_tokens]) if hidden else None
         with from_host():
             prepared, plan, last = self._admit(batch, mode)
         cells, n, buffers, out_ids = self._cells, int(plan.n_ubatches), [], []
@@ -212,6 +219,8 @@ class Engine(Loops, Generates, EmbedsByDecoding):
 
         Raises as `decode`. When the program fails, the whole batch never happened (result 2), unless K/V was lost (-3).
         """
+        if self.batch_invariant:
+            raise ValueError("decode_at_once takes another program: with batch_invariant decode is needed")
         batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
         with from_host():
             prepared, plan, last = self._admit(batch, CAUSAL)
@@ -252,6 +261,22 @@ class Engine(Loops, Generates, EmbedsByDecoding):
             self._update(int(n_copies), bool(rotate))
             last = caches.settle(last)
         return prepared, plan, last
+
+    def _mode(self, causal: Choice, embd_all: Choice) -> Mode:
+        return Mode.of(
+            causal=as_choice(causal, "causal"),
+            embd_all=as_choice(embd_all, "embd_all"),
+            n_set_rows=self.buckets.rows.n_set_rows,
+        )
+
+    def _fitted(self, batch: Any, mode: Mode, hidden: bool) -> Batch:
+        """The batch on the host at a capacity of the ladder, unless this engine can't take it in this mode."""
+        batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
+        if self.batch_invariant:
+            check_batch(batch, mode, hidden=hidden, last=self._ranges()[1])
+        if required_ubatch(batch, causal=bool(mode.causal)) > self.n_ubatch:
+            raise refusal(Reason.UBATCH_TOO_SMALL, -1, found=int(batch.n_tokens), needed=self.n_ubatch)
+        return batch
 
     def _plan(self, batch: Batch, mode: Mode) -> tuple[Prepared, Any]:
         """The prepared batch, and what the host needs of it."""

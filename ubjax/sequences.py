@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ubjax.config import MemoryConfig, as_integer
+from ubjax.invariant import misplaced
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells, Caches
 from ubjax.typing import Whole
@@ -22,6 +23,7 @@ class Sequences(abc.ABC):
 
     memory: MemoryConfig
     caches: Caches
+    batch_invariant: bool
     _cells: AllCells
 
     @abc.abstractmethod
@@ -61,15 +63,19 @@ class Sequences(abc.ABC):
 
     @property
     def can_shift(self) -> bool:
-        """Whether positions can be moved (`add`, `div`): with one position a token, so not with M-RoPE."""
-        return self.memory.n_pos == 1
+        """Whether positions can be moved (`add`, `div`): with one position a token, so not with M-RoPE.
+
+        Nor where the token at position p has to lie in cell p (batch_invariant).
+        """
+        return self.memory.n_pos == 1 and not self.batch_invariant
 
     def can_remove(self, seq_id: Whole, p0: Whole = -1, p1: Whole = -1) -> bool:
         """Whether `rm` would be carried out: what it leaves of a sequence has to be able to go on at its end.
 
-        That fails only in window caches, which may have given up positions that the new end needs.
+        That fails in window caches, which may have given up positions that the new end needs, and with batch_invariant
+        anywhere but at the end of a sequence.
         """
-        return self._stuck(self._removed(seq_id, p0, p1)) is None
+        return self._hindrance(self._removed(seq_id, p0, p1)) is None
 
     def can_resume(self, seq_id: Whole, p: Whole) -> bool:
         """Whether a sequence can go on at position p once its positions from p on are removed.
@@ -174,25 +180,34 @@ class Sequences(abc.ABC):
 
     def _change(self, after: AllCells, what: str) -> None:
         """Take over the cells after an operation, unless a sequence could go on before it and can't any more."""
-        stuck = self._stuck(after)
-        if stuck is not None:
-            raise ValueError(
-                f"{what}: the window of {self.caches[-1].n_swa} positions has given up what sequence {stuck} would "
-                "need to go on at its new end (swa_full=True keeps it); nothing was changed"
-            )
+        hindrance = self._hindrance(after)
+        if hindrance is not None:
+            raise ValueError(f"{what}: {hindrance}; nothing was changed")
         self._cells = after
 
-    def _stuck(self, after: AllCells) -> int | None:
+    def _hindrance(self, after: AllCells) -> str | None:
+        """Why a sequence that could go on before can't go on from these cells."""
+        if self.batch_invariant:
+            return misplaced(np.asarray(after[0].pos))
         if len(self.caches) == 1:
             return None
         could, can = (np.asarray(caches.can_go_on(cells, self.caches)) for cells in (self._cells, after))
         lost = could & ~can
-        return int(np.argmax(lost)) if lost.any() else None
+        if not lost.any():
+            return None
+        return (
+            f"the window of {self.caches[-1].n_swa} positions has given up what sequence {int(np.argmax(lost))} would "
+            "need to go on at its new end (swa_full=True keeps it)"
+        )
 
     def _movable(
         self, seqs: np.ndarray, bounds: tuple[np.int32, np.int32], what: str
     ) -> tuple[AllCells, list[int]]:
         """The cells without the kept sequences that share those of a range, and these; refuses other owners."""
+        if self.batch_invariant:
+            raise ValueError(
+                f"{what}: batch_invariant needs the token at position p in cell p; nothing was changed"
+            )
         if not self.can_shift:
             raise ValueError(
                 f"{what}: a token has {self.memory.n_pos} positions here (M-RoPE), one is needed; nothing was changed"

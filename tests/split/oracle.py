@@ -16,7 +16,14 @@ def simple(sets: list[frozenset[int]], n_ubatch: int) -> Cut:
     return [(rows[i : i + n_ubatch], len(rows[i : i + n_ubatch])) for i in range(0, len(rows), n_ubatch)]
 
 
-def equal(sets: list[frozenset[int]], n_ubatch: int, n_keep_tail: int = 0, *, sequential: bool) -> Cut:
+def equal(
+    sets: list[frozenset[int]],
+    n_ubatch: int,
+    n_keep_tail: int = 0,
+    *,
+    sequential: bool,
+    n_set_rows: int = 10**9,
+) -> Cut:
     if sequential and any(len(s) > 1 for s in sets):
         return []
     used: set[int] = set()
@@ -25,7 +32,8 @@ def equal(sets: list[frozenset[int]], n_ubatch: int, n_keep_tail: int = 0, *, se
         chosen = _choose(sets, used, n_ubatch, sequential)
         queues = [[i for i, s in enumerate(sets) if i not in used and s == c] for c in chosen]
         rounds = 1
-        while (rounds + 1) * len(queues) <= n_ubatch and all(len(queue) > rounds for queue in queues):
+        most = min(n_set_rows, n_ubatch // len(queues))
+        while rounds < most and all(len(queue) > rounds for queue in queues):
             rounds += 1
         left = [len(queue) - rounds for queue in queues]
         kept = next((j for j, n in enumerate(left) if 0 < n < n_keep_tail), len(queues))

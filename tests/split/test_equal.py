@@ -118,6 +118,24 @@ def test_keep_tail_equals_the_oracle_and_strands_nobody(sequential, sets, n_ubat
 
 
 @pytest.mark.parametrize("sequential", [False, True])
+@given(sets=cases.any_sets, n_ubatch=st.integers(1, 26), n_set_rows=st.integers(1, 4))
+def test_a_limit_for_the_rows_of_a_set_equals_the_oracle(sequential, sets, n_ubatch, n_set_rows):
+    batch = oracle.batch_of(sets, cases.N_SEQ_MAX, cases.CAPACITY)
+    cut = oracle.cut_of(split_equal(batch, n_ubatch, 0, n_set_rows, sequential=sequential))
+    assert cut == oracle.equal(sets, n_ubatch, 0, sequential=sequential, n_set_rows=n_set_rows)
+    assert all(len(rows) <= n_seqs * n_set_rows for rows, n_seqs in cut)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_limit_for_the_rows_of_a_set_out_of_range(sequential):
+    batch = oracle.batch_of([0, 0, 0, 1])
+    with pytest.raises(ValueError, match="n_set_rows is 0, a size in"):
+        split_equal(batch, 4, 0, 0, sequential=sequential)
+    assert oracle.cut_of(split_equal(batch, 4, 0, jnp.int32(0), sequential=sequential)) == []
+    assert oracle.cut_of(split_equal(batch, 4, 1, 2, sequential=sequential)) == []  # not with a tail
+
+
+@pytest.mark.parametrize("sequential", [False, True])
 def test_keep_tail_out_of_range(sequential):
     batch = oracle.batch_of([0, 0])
     with pytest.raises(ValueError, match="n_keep_tail is 4, less than n_ubatch = 4 is needed"):

@@ -85,6 +85,7 @@ def init_batch(
     most min(n_ubatch, max_rows) rows. Status: SPLIT_FAILED when the split leaves rows over, or turns the order of a
     sequence round, or a row is in several streams; NO_SLOT as `prepare` says. As llama.cpp's init_batch.
     """
+
     def attempt(strategy: str) -> Prepared:
         # Two programs, so that a split is not compiled again for every size of cache.
         plan, cut = _cut(batch, n_ubatch, mode, strategy, caches[0].unified, max_rows)

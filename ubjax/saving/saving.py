@@ -188,6 +188,9 @@ class Saving(Gauges):
                 cells[c], group = done
                 placed.append(group)
         after = tuple(cells)
+        misplaced = self._hindrance(after) if self.batch_invariant else None
+        if misplaced is not None:
+            raise ValueError(misplaced)
         if len(self.caches) > 1:
             ends = np.asarray(caches.can_go_on(after, self.caches))
             if not (ends.all() if seq is None else ends[seq]):

@@ -22,16 +22,21 @@ from ubjax.typing import I32, Array, Int32, Scalar, UInt32
 
 
 def split_equal(
-    batch: Batch, n_ubatch: Scalar, n_keep_tail: Scalar = 0, n_set_rows: Scalar = ALL_ROWS, *, sequential: bool
+    batch: Batch,
+    n_ubatch: Scalar,
+    n_keep_tail: Scalar = 0,
+    n_set_rows: Scalar = ALL_ROWS,
+    *,
+    sequential: bool,
 ) -> SplitPlan:
     """Cut a batch into rectangles of at most `n_ubatch` rows (semantics of llama.cpp's split_equal).
 
     Each ubatch takes sequence sets in the order of their first unused rows, as many as fit, and as many rows of each
     as the shortest has and the limit allows. `sequential` (static) wants the ids of the sets consecutive; a batch with
     a row in several sequences then gets the empty plan of a failed split. `n_keep_tail` K > 0: a set ends a ubatch
-    used up or with at least K rows left. `n_set_rows`: rows of a set in one ubatch, at most (not together with a tail).
+    used up or with at least K rows left. `n_set_rows`: rows of a set in a ubatch, at most; not with a tail.
 
-    `n_ubatch`, `n_keep_tail` and `n_set_rows` [rows] are data. ValueError when a host number is out of range (n_ubatch >= 1,
+    These sizes [rows] are data. ValueError when a host number is out of range (n_ubatch and n_set_rows >= 1,
     0 <= n_keep_tail < n_ubatch) or the capacity too large for a sort key; arrays out of range give the empty plan.
 
         sequences 0 1 2 0 1 2 0 1 2, n_ubatch 9     order [0 3 6 1 4 7 2 5 8]   offset [0 9 9 ...]   n_seqs [3 0 ...]
