@@ -93,6 +93,7 @@ def test_every_ubatch_has_one_shape_and_a_warm_up_one_step():
     logits_of(engine, [(1, 5), (2, 6)], 1)
     engine.clear()
     assert list(engine.usage.buckets) == ["3x5|kv 48|out 15"]
+    assert engine.buckets.loops(S) == () and engine.loop_bucket([0, 1]) is None
     assert engine.buckets.shapes() == (
         (engine.buckets.ubatch(n_tokens=1, n_seqs=1, n_outputs=0, equal_seqs=True), (48,)),
     )
@@ -184,6 +185,7 @@ def test_every_output_of_generate_equals_a_lone_run_to_the_bit():
     wanted = [Sampling(), HOT, COOL, HOT]
     options = {"max_tokens": 10, "logprobs": 0, "context_shift": True}
     together = engine.generate(prompts, sampling=wanted, n=2, **options)
+    assert list(together[0].report.usage.buckets) == ["3x5|kv 48|out 15"]
     other = engine_of(n_ubatch=4)
     for found, prompt, own in zip(together, prompts, wanted, strict=True):
         for i, output in enumerate((found, *found.others)):

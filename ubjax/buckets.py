@@ -131,7 +131,9 @@ class Buckets:
         return Bucket(n_blocks=blocks, n_block_rows=rows, n_outputs=outputs)
 
     def loops(self, n_seqs: int) -> tuple[Bucket, ...]:
-        """Every bucket of a loop over up to n_seqs sequences, the fewest rows first."""
+        """Every bucket of a loop over up to n_seqs sequences, the fewest rows first; none beside `single`."""
+        if self.rows.n_set_rows is not None:
+            return ()
         most = min(n_seqs, self.rows.n_ubatch)
         return tuple(sorted({self.loop(n) for n in range(1, most + 1)}, key=_size))
 

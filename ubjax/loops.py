@@ -102,8 +102,11 @@ class Loops(EngineState):
     def loop_bucket(self, seqs: Sequence[int]) -> Bucket | None:
         """The shape of a loop over these sequences, None where one ubatch can't hold them well.
 
-        With streams a loop reads all of them between the first and the last: it should not be far more than asked.
+        With streams a loop reads all of them between the first and the last: it should not be far more than asked. With
+        batch_invariant there is none: its steps would be of another shape and another program.
         """
+        if self.batch_invariant:
+            return None
         n = len(seqs) if self.memory.unified else max(seqs) - min(seqs) + 1
         bucket = self.buckets.loop(n) if n <= self.n_ubatch else None
         return bucket if self.memory.unified or n < 2 * len(seqs) else None

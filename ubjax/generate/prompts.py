@@ -26,7 +26,8 @@ class Options(TypedDict, total=False):
     n_keep tokens (0), and the rest moved down (False: it ends, "context"; so it does where outputs share the cells or
     positions can't be moved). max_prompt_tokens_per_batch: so that long prompts don't hold up the outputs that run.
     steps_per_dispatch: steps that one program runs while no prompt joins, in [1, 32]; None: as many as take a tenth of
-    a second, 32 where nobody listens (`generate` without on_text and on_piece). The tokens are the same.
+    a second, 32 where nobody listens (`generate` without on_text and on_piece). The tokens are the same. With
+    batch_invariant always one.
     """
 
     max_tokens: int
