@@ -148,8 +148,9 @@ def test_what_would_move_a_token_out_of_its_cell_is_refused_and_changes_nothing(
         ),
         (
             lambda: engine.decode(engine.batch(embd=np.ones((1, 16)))),
-            r"embedding rows of 16 values, which take another program",
+            r"embedding or state rows of 16 values, which take another",
         ),
+        (lambda: engine.decode_at_once(engine.batch([5])), r"decode_at_once takes another program"),
         (lambda: engine.embed(["a"]), r"batch_invariant gives logits alone"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -38,12 +38,12 @@ def check_batch(batch: Batch, mode: Mode, *, hidden: bool, last: Int32[np.ndarra
     `last`: the last cached position of every sequence, -1 when absent. Rows of unknown sequences are left to whoever
     checks the batch.
     """
-    width = batch.embd.shape[1]
+    width = batch.embd.shape[1] + batch.state.shape[1]
     faults = {
         "causal is False, which takes ubatches of any size": not mode.causal,
         "embd_all is True, which takes ubatches of one sequence": mode.embd_all,
         "hidden is True, which takes another program": hidden,
-        f"the batch has embedding rows of {width} values, which take another program": width,
+        f"the batch has embedding or state rows of {width} values, which take another program": width,
     }
     for fault, found in faults.items():
         if found:
