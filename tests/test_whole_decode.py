@@ -8,9 +8,11 @@ import pytest
 from flax import nnx
 
 import ubjax.engine_state
+from benchmarks.hlo import copies_of
 from tests.test_decode_loop import KINDS
 from tests.tiny import CONFIG, one_capacity, state, unchanged
 from ubjax import Engine, EngineConfig, NoSlotError, count_compilations
+from ubjax.buckets import Bucket, Buckets
 from ubjax.models.decoder import Decoder
 from ubjax.status import DecodeError, InvalidBatchError
 
@@ -90,6 +92,36 @@ def test_one_program_whatever_the_number_of_ubatches(kind):
     with count_compilations() as count:
         assert [decode(8), decode(12)] == [2, 3]
     assert count.total == 0, str(count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("kind", ["unified", "windows in streams"])
+def test_kv_stays_in_its_place(monkeypatch, kind, rows):
+    """Ubatches of one row or four: the program writes K/V where it lies and copies nothing of it."""
+    _, engine = pair(kind)
+    engine.clear()
+    engine.decode_at_once(engine.batch([1, 2]))  # K/V is there now
+    texts, of = [], ubjax.engine_state.whole_program
+
+    def read(*made_of):
+        def compiled(leaves, kv, *given):
+            program = of(*made_of)
+            made = program.lower(leaves, kv, *given).compile()
+            texts.append((made.as_text(), made.memory_analysis().alias_size_in_bytes))
+            return program(leaves, kv, *given)
+
+        return compiled
+
+    monkeypatch.setattr(ubjax.engine_state, "whole_program", read)
+    shape = Bucket(n_blocks=1, n_block_rows=rows, n_outputs=rows)
+    monkeypatch.setattr(Buckets, "whole", lambda *_, **__: (shape, 4))
+    kv = vars(engine)["_kv"]
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(kv)]
+    engine.decode_at_once(engine.batch([3] * rows))
+    ((text, kept),) = texts
+    assert copies_of(text, kv) == (0, 0) and kept == sum(own.nbytes for own in kv)
+    assert [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(vars(engine)["_kv"])] == pointers
 
 
 def test_it_is_one_dispatch(monkeypatch):
