@@ -11,7 +11,7 @@ import ubjax.engine_state
 from benchmarks.hlo import copies_of
 from tests.test_decode_loop import KINDS
 from tests.tiny import CONFIG, one_capacity, state, unchanged
-from ubjax import Engine, EngineConfig, NoSlotError, count_compilations
+from ubjax import Engine, EngineConfig, NoSlotError, RectangleLadder, count_compilations
 from ubjax.buckets import Bucket, Buckets
 from ubjax.models.decoder import Decoder
 from ubjax.status import DecodeError, InvalidBatchError
@@ -74,6 +74,15 @@ def test_ubatches_of_different_buckets_share_one_that_holds_them_all():
     assert len(used.buckets) > 1 and list(once.buckets) == ["4x4|kv 48|out 4"]
     assert (once.ubatches, once.tokens, once.outputs) == (used.ubatches, used.tokens, used.outputs)
     assert once.rows == 16 * once.ubatches > used.rows
+
+
+def test_a_ladder_that_limits_the_rows_of_a_sequence_does_so_at_once_too():
+    config, sizes = KINDS["streams"]
+    model, sizes = Decoder(config, rngs=nnx.Rngs(0)), EngineConfig(**SIZES, **sizes)
+    rows = RectangleLadder.single([(S, 1)], S)
+    plain, at_once = (one_capacity(Engine(model, None, sizes, rows=rows)) for _ in range(2))
+    used, once = compared(plain, at_once, {"token": np.arange(3), "output": np.ones(3, bool)}, atol=0)
+    assert used == once and once.buckets == {"4x1|kv 48|out 4": 3}
 
 
 @pytest.mark.parametrize("kind", ["unified", "windows in streams"])

@@ -30,7 +30,7 @@ from ubjax.ladders import BucketLadder, Rows, Sizes
 from ubjax.loops import Loops
 from ubjax.memory import caches
 from ubjax.memory.caches import AllCells
-from ubjax.memory.init_batch import CAUSAL, Mode, Prepared
+from ubjax.memory.init_batch import Mode, Prepared
 from ubjax.models.decoder import Decoder
 from ubjax.models.encoder import Encoder
 from ubjax.outputs import Outputs
@@ -221,9 +221,10 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         """
         if self.batch_invariant:
             raise ValueError("decode_at_once takes another program: with batch_invariant decode is needed")
-        batch = fitted(batch, self.batch_config.n_batch, self.buckets.capacity)
+        mode = self._mode(causal=True, embd_all=False)
+        batch = self._fitted(batch, mode, hidden=False)
         with from_host():
-            prepared, plan, last = self._admit(batch, CAUSAL)
+            prepared, plan, last = self._admit(batch, mode)
         n, n_tokens = int(plan.n_ubatches), np.diff(plan.offset)
         outputs = np.add.reduceat(batch.output[plan.order[: plan.n_used]], plan.offset[:n], dtype=np.int32)
         sizes = {"n_tokens": n_tokens[:n].tolist(), "n_seqs": plan.n_seqs[:n].tolist()}
