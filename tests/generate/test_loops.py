@@ -174,3 +174,18 @@ def test_steps_of_a_dispatch_are_those_asked_for_or_those_of_a_tenth_of_a_second
     for seconds, steps, want in ((0.05, 1, 2), (0.02, 2, 10), (1e-3, 10, 32), (9.0, 32, 1)):
         pace.took(seconds, steps)
         assert pace.steps == want
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ENGINES)
+def test_many_seeds_draw_the_same_in_loops(kind):
+    for seed in range(20):
+        asked, hot = (
+            prompts(6, 12, seed=seed),
+            [Sampling(temperature=0.9 * (i % 3), seed=i + seed) for i in range(6)],
+        )
+        single = ENGINES[kind]().generate(asked, sampling=hot, max_tokens=11, logprobs=2)
+        looped = ENGINES[kind]().generate(asked, sampling=hot, max_tokens=11, logprobs=0)
+        for ours, theirs in zip(looped, single, strict=True):
+            n = clear_until(theirs)
+            assert ours.tokens[:n] == theirs.tokens[:n], seed
