@@ -50,7 +50,7 @@ MEASURED = 5  # rounds from one look at the memory to the next
 class Soak:
     """Two engines with their lone ones, what was counted, and what was found to be wrong."""
 
-    def __init__(self, model: Decoder, codec: Any, *, cells: int, seed: int):
+    def __init__(self, model: Decoder, codec: Any, *, cells: int, seed: int, folder: Path):
         self.rng = np.random.default_rng(seed)
         self.traffic = Traffic(self.rng, model.config.n_vocab, cells)
         self.counts: collections.Counter[str] = collections.Counter()
@@ -62,8 +62,7 @@ class Soak:
             Engine(model, codec, EngineConfig(**each))
             for each in (streams | {"prefix_cache": True}, streams | {"n_ubatch": 3}, small, small)
         ]
-        self._folder = tempfile.TemporaryDirectory()
-        self._path = Path(self._folder.name) / "state.safetensors"
+        self._path = folder / "state.safetensors"
 
     def warm_up(self) -> None:
         """Compile what there is; the warm-up of an engine leaves out states, and why there is no room for one."""
@@ -202,12 +201,18 @@ def main() -> None:
     )
     args = parser.parse_args()
     name, model = model_of(args.model)
-    soak = Soak(model, Letters(), cells=64 if name == "tiny" else 256, seed=args.seed)
-    soak.warm_up()
-    warm = dict(soak.counts)
-    soak.counts.clear()
-    start, load = time.perf_counter(), os.getloadavg()[0]
-    rounds, memory, compiled = soaked(soak, 60 * args.minutes)
+    with tempfile.TemporaryDirectory() as folder:
+        sizes: dict[str, Any] = {
+            "cells": 64 if name == "tiny" else 256,
+            "seed": args.seed,
+            "folder": Path(folder),
+        }
+        soak = Soak(model, Letters(), **sizes)
+        soak.warm_up()
+        warm = dict(soak.counts)
+        soak.counts.clear()
+        start, load = time.perf_counter(), os.getloadavg()[0]
+        rounds, memory, compiled = soaked(soak, 60 * args.minutes)
     minutes = (time.perf_counter() - start) / 60
     growth, arrays = memory[-1][0] - memory[0][0], sorted({n for _, n in memory})
     faults = [*soak.wrong, *([str(compiled)] if compiled.total else [])]

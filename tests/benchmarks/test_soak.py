@@ -29,9 +29,9 @@ def test_two_minutes_of_random_requests_find_nothing_wrong(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_wrong_output_is_found():
+def test_a_wrong_output_is_found(tmp_path):
     _, model = step.model_of("tiny")
-    found = soak.Soak(model, Letters(), cells=64, seed=0)
+    found = soak.Soak(model, Letters(), cells=64, seed=0, folder=tmp_path)
     request = Request(ids=(5, 6, 7), max_tokens=4, logprobs=0, sampling=Sampling(temperature=1.0, seed=3))
     other = Request(ids=(5, 6, 8), max_tokens=4, logprobs=0, sampling=Sampling(temperature=1.0, seed=3))
     lone = vars(soak.Soak)["_lone"](found, found.invariant, request, 0, 0)
