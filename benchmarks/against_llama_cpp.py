@@ -154,13 +154,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         f32 = Path(folder) / "f32.gguf"
         dequantized(source, f32)
-        sides = {
-            "ubjax": Ours(load_decoder(f32)[0]),
+        others = {
             "llama.cpp": Other(f32, args.threads, "f32"),
             "shipped": Other(source, args.threads, "f16"),
         }
+        sides = {"ubjax": Ours(load_decoder(f32)[0]), **others}
         print(header([*sides]))
         rows = compare(sides, args.rounds, WORKS)
+        for other in others.values():
+            other.pipe.send(None)
     versions = {name: metadata.version(name) for name in ("jax", "flax", "numpy", "llama-cpp-python")}
     about = {"benchmark": "against_llama_cpp", "model": args.model, "threads": args.threads}
     print(json.dumps({**about, **versions, "rows": rows}))
