@@ -16,6 +16,8 @@ from ubjax.generate import Sampling
 from ubjax.loaders import load_model
 from ubjax.models.decoder import Decoder
 
+pytestmark = pytest.mark.slow  # many programs
+
 S, LENGTH = 3, 24
 IDS = np.random.default_rng(3).integers(1, CONFIG.n_vocab, LENGTH).tolist()
 
@@ -250,7 +252,6 @@ def test_the_shape_is_of_the_sequences_alone():
             assert engine.n_ubatch == min(n_ubatch, shape[0] * shape[1])
 
 
-@pytest.mark.slow
 def test_smollm2_gives_the_same_bits_alone_and_in_company():
     model, _ = load_model("smollm2")
     rng = np.random.default_rng(0)

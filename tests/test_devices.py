@@ -19,6 +19,8 @@ from ubjax.memory.init_batch import CAUSAL
 from ubjax.models.decoder import Decoder
 from ubjax.whole_decode import decode_whole
 
+pytestmark = pytest.mark.slow  # many programs
+
 CPU, ACCELERATOR = jax.devices("cpu")[:2]
 SOME = pytest.mark.parametrize("kind", ["unified", "windows in streams"])
 
@@ -56,7 +58,6 @@ def test_a_decode_transfers_nothing_unasked(kind):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
 def test_nothing_goes_from_device_to_device_unasked():
     """Sequence operations, what they owe, generation and states."""
     results = []

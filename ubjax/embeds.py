@@ -228,6 +228,8 @@ class EmbedsByDecoding(Embeds):
             raise ValueError("every sequence is in use, an empty one is needed to embed a text")
         n_cells = self.n_free_cells() if self.memory.unified else self.memory.n_cells
         limit = "n_batch" if n_batch <= n_cells else "the cells that are free"
+        if n_batch > n_cells and self.memory.n_streams > 1:
+            limit = f"the cells of one of {self.memory.n_streams} sequences, unless kv_unified"
         n_tokens = min(n_batch, n_cells) if self.memory.unified else n_batch
         return Room(sequences=sequences, n_tokens=n_tokens, longest=min(n_batch, n_cells), limit=limit)
 

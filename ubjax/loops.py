@@ -19,11 +19,11 @@ from ubjax.config import MemoryConfig, as_integer
 from ubjax.decode_loop import Ended, LoopResult, LoopRows, LoopState, reserve_steps, run_steps
 from ubjax.engine_state import EngineState
 from ubjax.generate import MAX_STEPS, N_STOP, Drawing, NextToken, Steps, stop_room
-from ubjax.memory.caches import AllCells, Caches, pending
+from ubjax.memory.caches import AllCells, Caches, next_pos, pending
 from ubjax.memory.kv import AllKV
 from ubjax.models.decoder import Decoder
 from ubjax.pytree import Layout, pack
-from ubjax.status import NoSlotError, Reason, refusal
+from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import model_step
 from ubjax.typing import Flag, Int32, Scalar, Whole
 
@@ -73,12 +73,14 @@ def packed(result: LoopResult) -> Int32[jax.Array, " packed"]:
 def steps_room(
     cells: AllCells, rows: LoopRows, n_steps: Scalar, caches: Caches
 ) -> Int32[jax.Array, " packed"]:
-    """What `reserve_steps` says, and what K and V owe the cells, packed.
+    """What `reserve_steps` says, what K and V owe the cells, and where the rows' sequences go on, packed.
 
-    n_kv_needed of each cache, whether rows are to be rotated, streams to be copied, code, where, found and needed.
+    The next position of each row, n_kv_needed of each cache, whether rows are to be rotated, streams to be copied,
+    code, where, found and needed.
     """
     n_kv, status = reserve_steps(cells, rows, n_steps, caches)
-    return pack((n_kv, pending(cells), (status.code, status.where, status.found, status.needed)))
+    pos = next_pos(cells, caches).at[rows.seqs].get(mode="fill", fill_value=0)
+    return pack((pos, n_kv, pending(cells), (status.code, status.where, status.found, status.needed)))
 
 
 def no_rows(bucket: Bucket, memory: MemoryConfig, first: int = 0, n_stop: int = N_STOP) -> LoopRows:
@@ -120,10 +122,10 @@ class Loops(EngineState):
         a row ends is the last. Tokens, cells and K/V are those of single steps. drawing: parameters, constraints and
         last tokens of all sequences, on the model's device; `Steps.last` replaces the latter.
 
-        Raises NoSlotError when there are no cells for all steps (`fits`: for how many there are): nothing has
-        changed then.
+        Raises NoSlotError when there are no cells for all steps (`fits`: for how many there are), ValueError for rows
+        that are wrong: nothing has changed then.
         """
-        n, seqs = np.int32(as_integer(n_steps, "n_steps")), [row.seq for row in rows]
+        n, seqs = np.int32(self._checked(rows, n_steps)), [row.seq for row in rows]
         bucket = self.loop_bucket(seqs)
         if bucket is None:
             raise ValueError(f"sequences {seqs} are no loop of one ubatch: see loop_bucket")
@@ -150,6 +152,37 @@ class Loops(EngineState):
         ]
         return Steps(drawn=drawn, last=last)
 
+    def _checked(self, rows: Sequence[NextToken], n_steps: Whole) -> int:
+        """n_steps, where they and all of the rows that needs no look at the cells is right."""
+        n, n_vocab, n_seqs = as_integer(n_steps, "n_steps"), self.batch_config.n_vocab, self.memory.n_seq_max
+        if not 1 <= n <= MAX_STEPS:
+            raise ValueError(f"n_steps is {n}, a number in [1, {MAX_STEPS}] is needed")
+        if not rows:
+            raise ValueError("a loop has 0 rows, at least 1 is needed")
+        seen: set[int] = set()
+        for row in rows:
+            if not 0 <= row.seq < n_seqs:
+                raise ValueError(f"a row has sequence {row.seq}, a sequence in [0, {n_seqs}) is needed")
+            if row.seq in seen:
+                raise ValueError(f"sequence {row.seq} has two rows, one is needed")
+            if not 0 <= row.token < n_vocab:
+                raise ValueError(
+                    f"the row of sequence {row.seq} has token {row.token}, one in [0, {n_vocab}) is needed"
+                )
+            if row.left < 1:
+                raise ValueError(
+                    f"sequence {row.seq} has {row.left} tokens left to draw, at least 1 is needed"
+                )
+            seen.add(row.seq)
+        return n
+
+    def _misplaced(self, rows: LoopRows, next_pos: Sequence[int]) -> DecodeError | None:
+        """The error of a row that doesn't go on where its sequence ends in the cache, or (M-RoPE) later."""
+        for seq, pos, needed, active in zip(rows.seqs, rows.pos, next_pos, rows.active, strict=True):
+            if active and (pos < needed or (pos > needed and self.memory.n_pos == 1)):
+                return refusal(Reason.POS_NOT_NEXT, where=int(seq), found=int(pos), needed=needed)
+        return None
+
     def _loop_rows(self, rows: Sequence[NextToken], bucket: Bucket) -> LoopRows:
         """The rows in their places on the host: ascending, or with streams each at its own."""
         memory, ordered = self.memory, sorted(rows, key=lambda row: row.seq)
@@ -164,19 +197,21 @@ class Loops(EngineState):
 
     def _loop_room(self, rows: LoopRows, n_steps: np.int32) -> Sequence[int]:
         """Cells of each cache that all steps need (kept sequences make way), and what `pending` says."""
-        cells, kept = self._cells, self._kept.copy()
+        cells, kept, n_rows = self._cells, self._kept.copy(), len(rows.seqs)
         self._touched(rows.seqs[rows.active])  # they are wanted, not to be given up
         on_control = jax.device_put((rows, n_steps), self._control)
         while True:
-            *room, code, where, found, needed = np.asarray(
-                steps_room(self._cells, *on_control, self.caches)
-            ).tolist()
-            if code == Reason.OK:
+            told = np.asarray(steps_room(self._cells, *on_control, self.caches)).tolist()
+            *room, code, where, found, needed = told[n_rows:]
+            misplaced = self._misplaced(rows, told[:n_rows])
+            if misplaced is None and code == Reason.OK:
                 return room
-            if not self._kept:
+            if misplaced is not None or not self._kept:
                 break
             self._evict()
         self._cells, self._kept = cells, kept
+        if misplaced is not None:
+            raise misplaced
         status = refusal(Reason.NO_SLOT, where=where, found=found, needed=needed).status
         words = (
             f"step {where} of {n_steps} needs {needed} cells of one stream, {found} are free: no slot; "

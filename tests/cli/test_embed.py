@@ -130,6 +130,11 @@ def test_lines_end_where_those_of_a_file_end(tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes("\ufeffa\u2028b\r\nc\x0bd\x85e\n\n \nf".encode())
     assert read_texts(path, "text") == ["a\u2028b", "c\x0bd\x85e", "f"]
+    assert read_texts(path, "text", blank=True) == ["a\u2028b", "c\x0bd\x85e", "", " ", "f"]
+    path.write_bytes(b"a\n\n")
+    assert read_texts(path, "text", blank=True) == ["a", ""]
+    path.write_bytes(b"")
+    assert read_texts(path, "text", blank=True) == []
     path.write_bytes('\ufeff"a\u2028b"\n{"text": "c\u2029"}'.encode())
     assert read_texts(path, "text", jsonl=True) == ["a\u2028b", "c\u2029"]
 

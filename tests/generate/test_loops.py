@@ -28,6 +28,11 @@ def windows():
     return Engine(Decoder(WINDOW, rngs=nnx.Rngs(0)), Letters(), EngineConfig(**sizes))
 
 
+@functools.cache
+def small():
+    return tiny_engine(n_ctx=16, kv_pad=16, kv_unified=True, n_seq_max=2)
+
+
 ENGINES = {"unified": shared, "streams": streams, "windows": windows}
 REQUESTS = prompts(9, 12, seed=3)
 SAMPLING = [
@@ -42,7 +47,14 @@ def one_by_one(kind):
     return ENGINES[kind]().generate(REQUESTS, sampling=SAMPLING, max_tokens=13, logprobs=2)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "unified",
+        pytest.param("streams", marks=pytest.mark.slow),
+        pytest.param("windows", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("steps", [1, 5, MAX_STEPS])
 def test_tokens_equal_those_of_single_steps(kind, steps):
     """Nine prompts on four sequences: some wait, and join when another ends."""
@@ -151,11 +163,46 @@ def test_a_loop_that_fails_after_it_took_the_buffers_clears_the_cache(monkeypatc
     assert engine.generate([1, 2, 3], max_tokens=3).tokens
 
 
+@pytest.mark.parametrize(
+    ("rows", "n", "words"),
+    [
+        ([], 1, "a loop has 0 rows, at least 1 is needed"),
+        ([{}], 0, r"n_steps is 0, a number in \[1, 32\] is needed"),
+        ([{}], 33, r"n_steps is 33, a number in \[1, 32\] is needed"),
+        ([{}, {}], 1, "sequence 0 has two rows, one is needed"),
+        ([{"seq": 2}], 1, r"a row has sequence 2, a sequence in \[0, 2\) is needed"),
+        ([{"token": V}], 1, rf"the row of sequence 0 has token {V}, one in \[0, {V}\) is needed"),
+        ([{"left": 0}], 1, "sequence 0 has 0 tokens left to draw, at least 1 is needed"),
+        ([{"pos": 2}], 1, "sequence 0 starts at position 2, position 3 is needed"),
+        ([{"pos": 4}], 1, "sequence 0 starts at position 4, position 3 is needed"),
+        ([{"seq": 1}], 1, "sequence 1 starts at position 3, position 0 is needed"),
+    ],
+)
+def test_rows_that_are_wrong_are_refused_and_nothing_changes(rows, n, words):
+    engine = small()
+    engine.clear()
+    engine.decode(engine.batch([1, 2, 3]))
+    before = state(engine)
+    given = [NextToken(**{"seq": 0, "token": 9, "pos": 3, "left": 5, **row}) for row in rows]
+    with pytest.raises(ValueError, match=words):
+        engine.decode_steps(given, n, drawing_of(2, V))
+    assert unchanged(engine, before)
+
+
+def test_a_stream_that_nobody_holds_gives_its_sequences_back():
+    engine = small()
+    engine.clear()
+    for _ in engine.stream([[1, 2], [3]], max_tokens=9):
+        break
+    assert engine.n_free_cells() == 16 and engine.free_sequences() == [0, 1]
+
+
 def test_sequences_far_apart_are_decoded_one_by_one():
     """With streams a loop reads all between the first and the last."""
     engine = streams()
     assert engine.loop_bucket([0, 3]) is None and engine.loop_bucket([1, 2]) is not None
-    assert engine.loop_bucket([0, 1, 2, 3]).n_blocks == 4
+    whole = engine.loop_bucket([0, 1, 2, 3])
+    assert whole is not None and whole.n_blocks == 4
     with pytest.raises(ValueError, match=r"sequences \[0, 3\] are no loop"):
         engine.decode_steps([NextToken(seq=s, token=1, pos=0, left=1) for s in (0, 3)], 1, drawing_of(4, V))
     small = tiny_engine(n_ctx=64, n_seq_max=4, n_ubatch=2, kv_unified=True)

@@ -37,7 +37,9 @@ def test_tokens_of_loops_equal_those_of_single_steps(name, rows):
         prompts, **options, logprobs=2
     )  # log-probabilities of other tokens take single steps
     looped = engine.generate(prompts, **options, logprobs=0)
-    assert looped[0].report.usage.decodes < N_TOKENS // 4 < single[0].report.usage.decodes
+    assert (
+        looped[0].report.usage.decodes < single[0].report.usage.decodes - N_TOKENS // 2
+    )  # many steps a dispatch
     n_equal = 0
     for ours, theirs in zip(looped, single, strict=True):
         n = clear_until(theirs)

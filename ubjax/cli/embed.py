@@ -82,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
     check_outputs({"--output": args.output})
     if args.output is not None:
         check_writable(args.output)
-    texts = read_texts(args.file, "text", jsonl=args.jsonl)
+    texts = read_texts(args.file, "text", jsonl=args.jsonl, blank=True)
     if not texts:
         raise ValueError(f"{args.file} holds 0 texts, at least 1 is needed")
     if args.compilation_cache:

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 
-def read_texts(path: Path, key: str, *, jsonl: bool = False) -> list[str]:
-    """The texts of a file ("-": of standard input), a line each, blank ones left out.
+def read_texts(path: Path, key: str, *, jsonl: bool = False, blank: bool = False) -> list[str]:
+    """The texts of a file ("-": of standard input), a line each; blank lines only if `blank`, and never of JSONL.
 
     A line ends where a file's lines do, not at what Unicode knows besides: that may stand within a text. With `jsonl`,
     the name ends so, a line is a JSON string, or an object with the text under `key`. Raises ValueError with
@@ -19,6 +19,8 @@ def read_texts(path: Path, key: str, *, jsonl: bool = False) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{name} can't be read as text: {reason}") from None
     lines = whole.removeprefix("\ufeff").split("\n")
+    if blank and not jsonl and path.suffix != ".jsonl":
+        return lines if lines[-1] else lines[:-1]  # what ends with a line's end has no line behind it
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not jsonl and path.suffix != ".jsonl":
         return [line for _, line in filled]

@@ -49,5 +49,5 @@ class Generates:
         return done[0] if is_one(prompts) else done
 
     def stream(self: Decodes, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Stream:
-        """The same as an iterator of pieces, with `cancel` and `results`."""
+        """`generate` as an iterator of pieces, with `cancel`, `close` and `results`: see `Stream`, `Options`."""
         return stream(self, prompts, **options)

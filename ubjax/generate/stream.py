@@ -1,6 +1,7 @@
 """Stream: many prompts through one engine, as an iterator of pieces. Between them the caller may cancel prompts."""
 
 import collections
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,8 +16,8 @@ class Stream:
     """Iterates over the pieces of all outputs as they come; `results` has the whole at the end.
 
     Only sequences that are empty at the beginning are used, and each is empty again when its output ends; `close`
-    (or leaving a `with` block, or an error) ends all that still run as cancelled. One stream at a time on
-    an engine; sequences that were not empty may be decoded between its steps.
+    (or leaving a `with` block, an error, or letting go of the stream) ends all that still run as cancelled. One stream
+    at a time on an engine; sequences that were not empty may be decoded between its steps.
 
     Raises ValueError when a request names tokens outside the vocabulary, no sequence is empty, or
     max_prompt_tokens_per_batch < 1 (prompt tokens of one batch; default: what one ubatch has room for beside the
@@ -86,6 +87,11 @@ class Stream:
         """Cancel everything that still runs."""
         for index in range(len(self._requests)):
             self.cancel(index)
+
+    def __del__(self) -> None:
+        """End when nobody holds it any more, as a generator does: a loop that was left would keep its sequences."""
+        if "_loop" in vars(self) and not sys.is_finalizing():
+            self.close()
 
     def __enter__(self) -> "Stream":
         return self

@@ -37,7 +37,9 @@ class FolderTokenizer(Tokenizer):
         known = self.prompts.texts
         if not isinstance(name, str) or name not in known:
             raise ValueError(
-                f"the prompt {name!r} is not known, one of {', '.join(known) or '(none)'} is needed"
+                f"the prompt {name!r} is not known, one of {', '.join(known)} is needed"
+                if known
+                else f"the prompt {name!r} is not known: this model's files name no prompts"
             )
         return known[name] + text
 
