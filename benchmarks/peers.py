@@ -23,6 +23,7 @@ from ubjax.loaders import find_model
 from ubjax.models.decoder import Decoder
 
 N_PROMPT = 512
+PAUSE = 0.3  # seconds before each run: threads of another side that wait for work may spin for a while
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,7 @@ def compare(sides: Mapping[str, Side], rounds: int, works: Sequence[Work] = WORK
         results: dict[str, np.ndarray] = {}
         for k in range(rounds + 1):
             for name, side in sides.items():
+                time.sleep(PAUSE)
                 seconds, results[name] = side.run(work)
                 times[name] += [1e3 * seconds] if k else []
         ours, *others = sides
