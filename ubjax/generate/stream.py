@@ -74,6 +74,7 @@ class Stream:
     def cancel(self, index: int) -> None:
         """End all outputs of prompt `index` that still run: their cells are free, the others go on as they would.
 
+        What the last dispatch has drawn for them (see steps_per_dispatch) still comes, and is part of the results.
         Raises ValueError for an unknown prompt.
         """
         if not 0 <= index < len(self._requests):
