@@ -26,7 +26,7 @@ def encoder(monkeypatch):
 
 def test_formats(encoder, tmp_path, capfd):
     texts = ["abc", "de f", "gh"]
-    (tmp_path / "texts.txt").write_text("abc\n\nde f\ngh\n", "utf-8")
+    (tmp_path / "texts.txt").write_text("abc\nde f\ngh\n", "utf-8")
     (tmp_path / "texts.jsonl").write_text('"abc"\n{"text": "de f"}\n"gh"\n', "utf-8")
     want = encoder.embed(texts)
     assert main(["embed", "tiny", str(tmp_path / "texts.txt"), *SIZES, "--json"]) == 0
@@ -86,6 +86,7 @@ def test_a_decoder_embeds_too(tmp_path, capfd):
         ("abc\n5", ["--jsonl"], "texts.txt line 1 is no JSON"),
         ("5", ["--jsonl"], "texts.txt line 1 has the text 5, a text is needed"),
         ("abc", ["--n-ubatch", "0"], "n_ubatch is 0, at least 1 is needed"),
+        ("abc\n\nde", [], "text 1 has 0 tokens, 1 to 16 (n_ubatch) are possible"),
         ("abc", ["-c", "0"], "n_ctx is 0, at least 1 is needed"),
         (
             "abc",
