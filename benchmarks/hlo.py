@@ -88,7 +88,7 @@ def looks(model: Decoder, config: EngineConfig, **ladders: Any) -> Iterator[Look
     """The step and the loop in every decode bucket and size of K/V of such an engine, the fewest rows first."""
     engine = Engine(model, None, config, **ladders)
     step, buckets = Step(model, engine.caches), engine.buckets
-    sizes = {"n_ubatch": engine.n_ubatch, "kv_dtype": config.kv_dtype, "widths": (0,)}
+    sizes = {"n_ubatch": engine.n_ubatch, "kv_dtype": config.kv_dtype, "widths": ((0, 0),), "hidden": False}
     programs = EnginePrograms(step, buckets, engine.batch_config, engine.caches, **sizes, control=step.device)
     of = {(program.function, program.shape): program for program in programs}
     cache = ("unified" if engine.memory.unified else "streams") + ", windows" * (len(engine.caches) > 1)

@@ -17,7 +17,9 @@ def outputs(cell):
         data = output.get("data", {})
         kinds = (output.output_type, output.get("name"), *sorted(data))
         html = data.get("text/html", "")
-        shown.append((*kinds, html if html.startswith("<svg") else ""))
+        one = (*kinds, html if html.startswith("<svg") else "")
+        if one[0] != "stream" or one not in shown[-1:]:  # how often a stream is flushed depends on the time
+            shown.append(one)
     return shown
 
 

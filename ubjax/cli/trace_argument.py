@@ -40,9 +40,9 @@ def check_outputs(paths: dict[str, Path | None]) -> None:
     for option, path in paths.items():
         if path is None:
             continue
-        if not as_path(path).absolute().parent.is_dir():
+        if path.name and not as_path(path).absolute().parent.is_dir():
             raise ValueError(f"{option} {path}: there is no folder {path.absolute().parent}")
-        if path.is_dir():
+        if not path.name or path.is_dir():  # "." and "/" have no name
             raise ValueError(f"{option} {path} is a folder, a file is needed")
         if option == "--png" and path.suffix.lower() not in PICTURES:
             raise ValueError(f"--png {path}: a name that ends with one of {', '.join(PICTURES)} is needed")
