@@ -12,19 +12,16 @@ llama-cpp-python has to be installed beside ubjax; it is no dependency. Set the 
 `taskset -c 0,1` does. The last line is JSON.
 """
 
-import argparse
 import ctypes
-import json
 import multiprocessing
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import WORKS, Ours, Work, compare, gguf_file, header
+from benchmarks.peers import Ours, Work, arguments, gguf_file, report
 from ubjax.loaders import load_decoder
 
 
@@ -143,13 +140,7 @@ class Other:
 
 def main() -> None:
     """Print the table and the JSON line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of llama.cpp")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     source = gguf_file(args.model)
     with tempfile.TemporaryDirectory() as folder:
         f32 = Path(folder) / "f32.gguf"
@@ -159,13 +150,9 @@ def main() -> None:
             "shipped": Other(source, args.threads, "f16"),
         }
         sides = {"ubjax": Ours(load_decoder(f32)[0]), **others}
-        print(header([*sides]))
-        rows = compare(sides, args.rounds, WORKS)
+        report("against_llama_cpp", args, sides, ["llama-cpp-python"])
         for other in others.values():
             other.pipe.send(None)
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "numpy", "llama-cpp-python")}
-    about = {"benchmark": "against_llama_cpp", "model": args.model, "threads": args.threads}
-    print(json.dumps({**about, **versions, "rows": rows}))
 
 
 if __name__ == "__main__":

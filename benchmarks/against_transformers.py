@@ -10,17 +10,14 @@ ours is the faster.
 Needs the extra `peers`. Set the threads of jax by the environment, as `taskset -c 0,1` does. The last line is JSON.
 """
 
-import argparse
 import copy
-import json
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import WORKS, Ours, Work, compare, gguf_file, header
+from benchmarks.peers import Ours, Work, arguments, gguf_file, report
 from ubjax.loaders import load_decoder
 from ubjax.loaders.gguf import open_gguf
 from ubjax.loaders.hf_names import llama_cpp_name
@@ -96,20 +93,10 @@ class Transformers:
 
 def main() -> None:
     """Print the table and the JSON line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of torch")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     source = gguf_file(args.model)
     sides = {"ubjax": Ours(load_decoder(source)[0]), "transformers": Transformers(source, args.threads)}
-    print(header([*sides]))
-    rows = compare(sides, args.rounds, WORKS)
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "numpy", "torch", "transformers")}
-    about = {"benchmark": "against_transformers", "model": args.model, "threads": args.threads}
-    print(json.dumps({**about, **versions, "rows": rows}))
+    report("against_transformers", args, sides, ["torch", "transformers"])
 
 
 if __name__ == "__main__":

@@ -27,28 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from benchmarks.step import model_of
 from ubjax import Engine, EngineConfig
 from ubjax.decode_loop import loop_bucket, staged_rows
 from ubjax.generate import MAX_STEPS, NextToken, drawing_of
 from ubjax.generate.sampler import Sampler
-from ubjax.loaders import load_decoder
 from ubjax.loops import no_rows
 from ubjax.models.attention import CellAccess
-from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 
-TINY = DecoderConfig(
-    n_layers=2,
-    n_embd=64,
-    n_ff=128,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=16,
-    n_vocab=1000,
-    n_ctx_train=2048,
-    rope_dim=16,
-    tie_embeddings=True,
-)
 WAYS = ("minimal", "loop", "single")
 
 
@@ -150,7 +137,7 @@ def minimal(
         seen = cell < n * cached + n * (i + 1)
         zero = jnp.zeros(n, jnp.int32)
         access = CellAccess(
-            slot=slot, stream=zero, first_stream=zero[0], mask=(own & seen)[None], valid=seen[None]
+            slot=slot, stream=zero, first_stream=zero[0], mask=(own & seen[None])[None], valid=seen[None]
         )
         now = dataclasses.replace(ubatch, token=token, pos=jnp.broadcast_to(cached + i, (1, n)))
         logits, kv = model(now, kv, tuple(access for _ in kv))
@@ -200,7 +187,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--cached", type=int, default=32, help="tokens a sequence")
     args = parser.parse_args()
-    model = Decoder(TINY, rngs=nnx.Rngs(0)) if args.model == "tiny" else load_decoder(args.model)[0]
+    _, model = model_of(args.model)
     found = []
     for n in args.rows:
         setting = Setting(model, n, args.cached, args.steps)

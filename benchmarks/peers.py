@@ -7,10 +7,13 @@ A side is what runs both. All of them run the same ids; the tokens and the last 
 K/V, the same number of cells attended: 256, 256 and 512 for 1, 4 and 16 rows.
 """
 
+import argparse
 import dataclasses
+import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -142,6 +145,24 @@ def compare(sides: Mapping[str, Side], rounds: int, works: Sequence[Work] = WORK
         found.append(row)
         print(line(row), flush=True)
     return found
+
+
+def arguments(doc: str | None) -> argparse.Namespace:
+    """--model, --rounds and --threads of the command line; `doc`: what --help says."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of the other side")
+    return parser.parse_args()
+
+
+def report(name: str, args: argparse.Namespace, sides: Mapping[str, Side], packages: Sequence[str]) -> None:
+    """Compare, and print the table and the JSON line with the versions of jax, flax, numpy and the peers' packages."""
+    print(header([*sides]))
+    rows = compare(sides, args.rounds)
+    versions = {package: metadata.version(package) for package in ("jax", "flax", "numpy", *packages)}
+    about = {"benchmark": name, "model": args.model, "threads": args.threads}
+    print(json.dumps({**about, **versions, "rows": rows}))
 
 
 def header(sides: Sequence[str]) -> str:

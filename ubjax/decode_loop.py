@@ -245,7 +245,7 @@ def staged_rows(
     index = jnp.arange(rows.seqs.shape[0], dtype=jnp.int32)
     at = index if memory.unified else index * bucket.n_block_rows
 
-    def spread(values: jax.Array, padding: int) -> jax.Array:
+    def spread(values: Array, padding: int) -> jax.Array:
         return jnp.full(n_rows, padding, values.dtype).at[at].set(values, unique_indices=True)
 
     active, place = spread(rows.active, 0), spread(index, n_rows)

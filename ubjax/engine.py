@@ -135,9 +135,9 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         From shapes alone, smallest first; nothing runs and the cache stays as it is. Afterwards they compile nothing,
         but for what has shapes of its own: embedding rows (unless `embd`, which doubles the programs of a decode),
         hidden rows and with them `embed` (unless `hidden`, which doubles those of the step),
-        log-probabilities of further tokens (`logprobs` above 0), more than 16 logit biases, states that are saved or
-        loaded, and the memory report. `on_program(program, i, n)` hears when the i-th of n is ready. Without a warm-up
-        each program is compiled when it is first needed.
+        log-probabilities of further tokens (`logprobs` above 0), more than 16 logit biases or stop tokens,
+        `decode_at_once`, states that are saved or loaded, and the memory report. `on_program(program, i, n)` hears when
+        the i-th of n is ready. Without a warm-up each program is compiled when it is first needed.
         """
         given = self.batch_config
         embds = (0, given.n_embd) if as_choice(embd, "embd") else (0,)

@@ -4,7 +4,8 @@ step fails          its ubatch never happened, earlier ones stay     unless K/V 
 K/V grows           before the first ubatch, to the bucket that holds every slot
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,14 +64,9 @@ class EngineState(Saving):
     def _launch_whole(self, batch: Batch, prepared: Prepared, bucket: Bucket, n_outputs: int) -> jax.Array:
         """Start all ubatches of a batch as one program; a failure leaves the cells as they are."""
         program, n_vocab = whole_program(*self._step.structure, self.caches), self.batch_config.n_vocab
-        try:
+        with self._nothing_or_lost():
             given = jax.device_put((self._cells, batch, prepared), self.device)
             logits, self._kv = program(self._step.leaves, self._kv, *given, bucket, n_vocab, n_outputs)
-        except BaseException as error:  # an interrupt too may have cost K/V
-            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
         return logits
 
     def _finish(self, logits: jax.Array, cells: AllCells) -> None:
@@ -100,20 +96,26 @@ class EngineState(Saving):
         self.clear()
         return refusal(Reason.LOST, where=-1, found=0, needed=0)
 
+    @contextlib.contextmanager
+    def _nothing_or_lost(self) -> Iterator[None]:
+        """What fails here has changed nothing, or K/V went with it: an empty cache."""
+        try:
+            yield
+        except BaseException as error:  # an interrupt too may have cost K/V
+            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+
     def _update(self, n_copies: int, rotate: bool) -> None:
         """Let K and V follow what sequence operations did to the cells; a failure leaves that pending."""
-        try:
+        with self._nothing_or_lost():
             kv = self._kv
             if n_copies:
                 kv = self._step.update(kv, self._cells, self.buckets.n_copies.pick(n_copies), False)
             if rotate:
                 kv = self._step.update(kv, self._cells, 0, True)
             jax.tree.leaves(kv)[0].block_until_ready()
-        except BaseException as error:  # an interrupt too may have cost K/V
-            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
         self._cells, self._kv = caches.settle(self._cells), kv
 
     def _grow(self, n_kv: Sequence[Any]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from ubjax.buckets import Bucket, shape_name
-from ubjax.config import MemoryConfig, as_integer
+from ubjax.config import MemoryConfig, as_choice, as_integer
 from ubjax.decode_loop import Ended, LoopResult, LoopRows, LoopState, reserve_steps, run_steps
 from ubjax.engine_state import EngineState
 from ubjax.generate import MAX_STEPS, N_STOP, Drawing, NextToken, Steps, stop_room
@@ -25,7 +25,7 @@ from ubjax.models.decoder import Decoder
 from ubjax.pytree import Layout, pack
 from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import model_step
-from ubjax.typing import Flag, Int32, Scalar, Whole
+from ubjax.typing import Choice, Flag, Int32, Scalar, Whole
 
 
 @functools.cache
@@ -114,7 +114,7 @@ class Loops(EngineState):
         return bucket if self.memory.unified or n < 2 * len(seqs) else None
 
     def decode_steps(
-        self, rows: Sequence[NextToken], n_steps: Whole, drawing: Drawing, *, until_end: bool = False
+        self, rows: Sequence[NextToken], n_steps: Whole, drawing: Drawing, *, until_end: Choice = False
     ) -> Steps:
         """Decode the next token of each row and draw the one after it, n_steps <= 32 times, in one dispatch.
 
@@ -134,7 +134,9 @@ class Loops(EngineState):
         self._grow(n_kv)
         if rotate or n_copies:
             self._update(n_copies, bool(rotate))
-        given = jax.device_put((self._cells, host, n, np.bool_(until_end)), self.device)
+        given = jax.device_put(
+            (self._cells, host, n, np.bool_(as_choice(until_end, "until_end"))), self.device
+        )
         found, cells, last = self._run_loop(given, drawing, bucket)
         self._cells = jax.device_put(cells, self._control)
         layout = _layout(host.seqs.shape[0])
@@ -224,14 +226,9 @@ class Loops(EngineState):
     ) -> tuple[np.ndarray, AllCells, Any]:
         """The packed result, the cells and the last tokens; K/V is the new one."""
         program = loop_program(*self._step.structure, self.caches)
-        try:
+        with self._nothing_or_lost():
             found, cells, kv, last = program(self._step.leaves, self._kv, *given, drawing, bucket)
             host = jax.device_get(found)
-        except BaseException as error:  # an interrupt too may have cost K/V
-            failure = self._lost() or refusal(Reason.STEP_FAILED, where=-1, found=0, needed=0)
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
         self._kv = kv
         return host, cells, last
 

@@ -9,7 +9,7 @@ def read_texts(path: Path, key: str, *, jsonl: bool = False, blank: bool = False
     """The texts of a file ("-": of standard input), a line each; blank lines only if `blank`, and never of JSONL.
 
     A line ends where a file's lines do, not at what Unicode knows besides: that may stand within a text. With `jsonl`,
-    the name ends so, a line is a JSON string, or an object with the text under `key`. Raises ValueError with
+    or where the name ends so, a line is a JSON string, or an object with the text under `key`. Raises ValueError with
     the line's number for another.
     """
     name = "standard input" if str(path) == "-" else str(path)

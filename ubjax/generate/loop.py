@@ -128,10 +128,10 @@ class Loop:
             return
         self._full = False
         # What was shifted is not what its tokens would give from scratch.
-        whole = run.cached and not run.n_dropped
-        if engine.pos_max(seq) >= run.cached > 0 and engine.can_resume(seq, run.cached):
+        keep = engine.prefix_cache and run.cached and not run.n_dropped
+        if keep and engine.pos_max(seq) >= run.cached and engine.can_resume(seq, run.cached):
             engine.rm(seq, run.cached)  # what a loop decoded behind a stop string
-        if engine.prefix_cache and whole and engine.pos_max(seq) == run.cached - 1:
+        if keep and engine.pos_max(seq) == run.cached - 1:
             engine.keep_prefix(seq, run.ids[: run.cached])
         else:
             engine.rm(seq)
@@ -179,9 +179,7 @@ class Loop:
 
     def _next_token(self, run: Run) -> NextToken:
         transcript = self._outputs[run].transcript
-        room = (
-            self._engine.memory.n_cells - run.cached
-        )  # the token that is drawn behind the last cell ends it
+        room = self._engine.memory.n_cells - run.cached  # what is drawn behind the last cell is the last
         left = min(run.request.max_tokens - len(transcript.tokens), room)
         return NextToken(
             seq=run.sequence,
