@@ -185,13 +185,14 @@ class EngineConfig:
 
 
 KV_DTYPES = ("float32", "bfloat16", "float16")
+WEIGHT_DTYPES = (*KV_DTYPES, "int8", "q8_0", "stored")
 MAX_CELLS = 2**24  # beyond any context; keeps a slip of the pen from asking for terabytes
 
 
-def check_dtype(name: str, dtype: Any) -> None:
-    """Refuse what weights and K/V can't be stored as."""
-    if dtype not in KV_DTYPES:
-        raise ValueError(f"{name} is {dtype!r}, one of {', '.join(KV_DTYPES)} is needed")
+def check_dtype(name: str, dtype: Any, known: tuple[str, ...] = KV_DTYPES) -> None:
+    """Refuse what K/V (or weights: `WEIGHT_DTYPES`) can't be stored as."""
+    if dtype not in known:
+        raise ValueError(f"{name} is {dtype!r}, one of {', '.join(known)} is needed")
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -6,32 +6,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear
+from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm
+from ubjax.models.matrix import Panels, Rows
 
 
 def normal(*shape):
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 32, 33])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_linear_equals_numpy(dtype, n_rows):
-    x, weight = jnp.asarray(normal(n_rows, 12)), jnp.asarray(normal(5, 12), dtype)
-    found = jax.jit(linear)(x, weight)
-    want = np.asarray(x.astype(dtype), np.float64) @ np.asarray(weight, np.float64).T
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, want, atol=1e-5)
-
-
-def test_rows_do_not_disturb_one_another():
-    x = np.concatenate([normal(3, 12), np.full((2, 12), np.nan, np.float32)])
-    found = jax.jit(linear)(x, normal(5, 12))
-    np.testing.assert_allclose(found[:3], normal(3, 12) @ normal(5, 12).T, atol=1e-5)
-
-
+@pytest.mark.parametrize("store", [Rows, Panels])
 @pytest.mark.parametrize("n_rows", [1, 4, 32, 33])
-def test_nothing_is_spread_out_over_rows_times_weights(n_rows):
-    layer = GatedFeedForward(256, 512, in_bias=False, out_bias=False, dtype=jnp.float32, rngs=nnx.Rngs(0))
+def test_nothing_is_spread_out_over_rows_times_weights(n_rows, store):
+    layer = GatedFeedForward(256, 512, in_bias=False, out_bias=False, store=store, rngs=nnx.Rngs(0))
     split = nnx.split(layer)
     forward = jax.jit(lambda state, x: nnx.merge(split[0], state)(x))
     memory = forward.lower(split[1], normal(n_rows, 256)).compile().memory_analysis()
@@ -40,7 +26,7 @@ def test_nothing_is_spread_out_over_rows_times_weights(n_rows):
 
 
 def test_a_bias_is_added():
-    layer = Linear(12, 5, bias=True, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    layer = Linear(12, 5, bias=True, store=Rows, rngs=nnx.Rngs(0))
     x, bias = normal(2, 12), np.arange(5, dtype=np.float32)
     without = layer(x)
     assert layer.bias is not None
@@ -56,8 +42,8 @@ def test_norm_of_rows_and_of_nothing():
 
 
 def test_feed_forward():
-    layer = GatedFeedForward(12, 7, in_bias=True, out_bias=True, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    layer = GatedFeedForward(12, 7, in_bias=True, out_bias=True, store=Rows, rngs=nnx.Rngs(0))
     x = normal(3, 12)
-    gate, up = np.split(x @ np.asarray(layer.gate_up.weight[...]).T, 2, axis=1)
-    want = (gate / (1 + np.exp(-gate)) * up) @ np.asarray(layer.down.weight[...]).T
+    gate, up = np.split(x @ np.asarray(layer.gate_up.weight.values[...]).T, 2, axis=1)
+    want = (gate / (1 + np.exp(-gate)) * up) @ np.asarray(layer.down.weight.values[...]).T
     np.testing.assert_allclose(layer(x), want, atol=1e-5)

@@ -15,10 +15,11 @@ CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD, "windowe
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, "float16"], ids=str)
 def test_parts_lie_over_one_another(dtype):
     weights = random_weights(SINGLE_KEY_HEAD)
-    state = nnx.to_pure_dict(nnx.state(Decoder.from_weights(SINGLE_KEY_HEAD, weights.items(), dtype)))
-    layer = state["layers"][1]
+    model = Decoder.from_weights(SINGLE_KEY_HEAD, weights.items(), dtype)
+    layer = nnx.to_pure_dict(nnx.state(model))["layers"][1]
     stacked = np.concatenate([weights[f"blk.1.attn_{part}.weight"] for part in "qkv"])
-    np.testing.assert_array_equal(layer["attn"]["qkv"]["weight"], stacked.astype(jnp.dtype(dtype)))
+    rows = model.layers[1].attn.qkv.weight.rows(np.arange(len(stacked), dtype=np.int32))
+    np.testing.assert_array_equal(rows, stacked.astype(jnp.dtype(dtype)))
     biases = np.concatenate([np.zeros(24), weights["blk.1.attn_k.bias"], np.zeros(6)])
     np.testing.assert_array_equal(layer["attn"]["qkv"]["bias"], biases)
     biases = np.concatenate([np.zeros(24), weights["blk.1.ffn_up.bias"]])

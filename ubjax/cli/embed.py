@@ -14,7 +14,7 @@ from ubjax.analysis import count_compilations
 from ubjax.cli.texts import read_texts
 from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
-from ubjax.config import KV_DTYPES, MAX_SEQ, EngineConfig
+from ubjax.config import MAX_SEQ, WEIGHT_DTYPES, EngineConfig
 from ubjax.encoder_engine import EncoderEngine
 from ubjax.engine import Engine
 from ubjax.loaders import load_model
@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
         "-c", "--n-ctx", type=int, help="tokens that a decoder's cache holds (default: one batch)"
     )
     parser.add_argument(
-        "--dtype", choices=KV_DTYPES, default="float32", help="of the weights (default float32)"
+        "--dtype", choices=WEIGHT_DTYPES, default="float32", help="of the weights (default float32)"
     )
     parser.add_argument(
         "--compilation-cache",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from ubjax.config import check_dtype
+from ubjax.config import WEIGHT_DTYPES, check_dtype
 from ubjax.loaders import bert
 from ubjax.loaders.find import find_model
 from ubjax.loaders.gguf import open_gguf
@@ -40,7 +40,7 @@ def load_model(
     is told that i of n are there. Raises ValueError (ModelNotFoundError,
     GGUFError, FolderError) with one sentence when there is no such model or it can't be used.
     """
-    check_dtype("dtype", dtype)
+    check_dtype("dtype", dtype, WEIGHT_DTYPES)
     source = find_model(name_or_path)
     if isinstance(source, Path) and source.is_dir():
         return _load_folder(HFFolder(source), dtype, on_tensor)

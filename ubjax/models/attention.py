@@ -4,14 +4,13 @@ R = Sb * Lb rows; B blocks that attend one stream each: Sb, or 1 when the cache 
 attend it); NS streams, Ckv cells, H query heads in G groups over Hk key heads, D width of a head.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from ubjax.models.config import DecoderConfig
 from ubjax.models.layers import Linear, RMSNorm, soft_cap
+from ubjax.models.matrix import Store
 from ubjax.models.rope import Rotation, rotate
 from ubjax.pytree import pytree
 from ubjax.typing import I32, Array, Bool, Float, Int32
@@ -95,14 +94,14 @@ class Attention(nnx.Module):
     With `qk_norm` every head of q and k is normed before it is rotated.
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
+    def __init__(self, config: DecoderConfig, *, store: Store, rngs: nnx.Rngs):
         self.config = config
         n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
         in_bias = any(name in config.biases for name in ("attn_q", "attn_k", "attn_v"))
-        self.qkv = Linear(config.n_embd, n_q + 2 * n_kv, bias=in_bias, dtype=dtype, rngs=rngs)
+        self.qkv = Linear(config.n_embd, n_q + 2 * n_kv, bias=in_bias, store=store, rngs=rngs)
         self.q_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
-        self.output = Linear(n_q, config.n_embd, bias="attn_output" in config.biases, dtype=dtype, rngs=rngs)
+        self.output = Linear(n_q, config.n_embd, bias="attn_output" in config.biases, store=store, rngs=rngs)
 
     def __call__(
         self,

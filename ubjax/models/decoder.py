@@ -15,7 +15,8 @@ from ubjax.batch import ROW_ID
 from ubjax.memory.kv import KV, AllKV
 from ubjax.models.attention import Attention, CellAccess
 from ubjax.models.config import DecoderConfig
-from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, linear, random_matrix, soft_cap
+from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, random_matrix, soft_cap
+from ubjax.models.matrix import Store, store_of
 from ubjax.models.rope import Rotation, rotation, shift_rows
 from ubjax.models.weights import decoder_places, fill_weights
 from ubjax.pooling import Pooling
@@ -26,9 +27,9 @@ from ubjax.ubatch import Ubatch
 class DecoderLayer(nnx.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x)); what is added may be normed once more."""
 
-    def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
+    def __init__(self, config: DecoderConfig, *, store: Store, rngs: nnx.Rngs):
         self.attn_norm = RMSNorm(config.n_embd, config.norm_eps)
-        self.attn = Attention(config, dtype=dtype, rngs=rngs)
+        self.attn = Attention(config, store=store, rngs=rngs)
         self.attn_post_norm = RMSNorm(config.n_embd, config.norm_eps) if config.post_norms else None
         self.ffn_norm = RMSNorm(config.n_embd, config.norm_eps)
         self.ffn = GatedFeedForward(
@@ -36,7 +37,7 @@ class DecoderLayer(nnx.Module):
             config.n_ff,
             in_bias=any(name in config.biases for name in ("ffn_gate", "ffn_up")),
             out_bias="ffn_down" in config.biases,
-            dtype=dtype,
+            store=store,
             rngs=rngs,
             activation=config.activation,
         )
@@ -80,14 +81,15 @@ class Decoder(nnx.Module):
         pooling: Pooling | None = None,
     ):
         self.config, self.pooling = config, pooling
-        self.embedding = random_matrix(rngs, config.n_vocab, config.n_embd, dtype)
+        store = store_of(dtype, few_rows=True)
+        self.embedding = random_matrix(rngs, config.n_vocab, config.n_embd, store)
         self.rope_factors = nnx.Param(jnp.ones(config.rope_dim // 2)) if config.rope_factors else None
-        self.layers = nnx.List([DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.n_layers)])
+        self.layers = nnx.List([DecoderLayer(config, store=store, rngs=rngs) for _ in range(config.n_layers)])
         self.norm = RMSNorm(config.n_embd, config.norm_eps)
         self.head = (
             None
             if config.tie_embeddings
-            else Linear(config.n_embd, config.n_vocab, bias=False, dtype=dtype, rngs=rngs)
+            else Linear(config.n_embd, config.n_vocab, bias=False, store=store, rngs=rngs)
         )
 
     @classmethod
@@ -100,11 +102,12 @@ class Decoder(nnx.Module):
     ) -> "Decoder":
         """A decoder from (llama.cpp tensor name, array) pairs in any order; matrices [out, in], q and k in NEOX order.
 
-        Matrices are stored as `dtype`, vectors as float32, and nothing is held twice: the peak is the weights and
-        one tensor. Raises ValueError for a tensor that is unknown, missing, given twice or of another shape.
+        Matrices are stored as `dtype` (`config.WEIGHT_DTYPES`), vectors as float32, and nothing is held twice: the peak
+        is the weights and one matrix. Raises ValueError for a tensor that is unknown, missing, given twice or of
+        another shape.
         """
         model = nnx.eval_shape(lambda: cls(config, rngs=nnx.Rngs(0), dtype=dtype, pooling=pooling))
-        fill_weights(dict(decoder_places(model, config)), weights)
+        fill_weights(dict(decoder_places(model, config)), weights, store_of(dtype, few_rows=True))
         return model
 
     def __call__(
@@ -167,7 +170,7 @@ class Decoder(nnx.Module):
         width = ubatch.embd.shape[1]
         if width not in (0, self.config.n_embd):
             raise ValueError(f"embedding rows have {width} values, the model needs {self.config.n_embd}")
-        looked_up = self.embedding[...].at[ubatch.token].get(mode="clip").astype(jnp.float32)
+        looked_up = self.embedding.rows(ubatch.token)
         if self.config.scale_embd:
             looked_up = looked_up * self.config.n_embd**0.5
         if width == 0:
@@ -180,5 +183,5 @@ class Decoder(nnx.Module):
             return jnp.zeros((0, self.config.n_vocab))
         wanted = jnp.asarray(x).at[ubatch.out_rows].get(mode="fill", fill_value=0)
         normed = self.norm(wanted)
-        logits = linear(normed, self.embedding[...]) if self.head is None else self.head(normed)
+        logits = self.embedding(normed) if self.head is None else self.head(normed)
         return soft_cap(logits, self.config.logit_softcap)

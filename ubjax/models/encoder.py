@@ -16,6 +16,7 @@ from flax import nnx
 
 from ubjax.models.encoder_weights import encoder_places
 from ubjax.models.layers import LayerNorm, Linear, random_matrix
+from ubjax.models.matrix import Store, store_of
 from ubjax.models.weights import fill_weights
 from ubjax.pooling import Pooling
 from ubjax.ragged import first_seq
@@ -71,8 +72,8 @@ class EncoderConfig:
 class EncoderLayer(nnx.Module):
     """norm(x + attention(x)), then norm(x + feed_forward(x)); q, k and v are stacked in one matrix."""
 
-    def __init__(self, config: EncoderConfig, *, dtype: Any, rngs: nnx.Rngs):
-        n, more = config.n_embd, {"bias": True, "dtype": dtype, "rngs": rngs}
+    def __init__(self, config: EncoderConfig, *, store: Store, rngs: nnx.Rngs):
+        n, more = config.n_embd, {"bias": True, "store": store, "rngs": rngs}
         self.config = config
         self.qkv = Linear(n, 3 * n, **more)
         self.output = Linear(n, n, **more)
@@ -103,12 +104,13 @@ class Encoder(nnx.Module):
     ):
         n = config.n_embd
         self.config, self.pooling = config, pooling
-        self.embedding = random_matrix(rngs, config.n_vocab, n, dtype)
-        self.positions = random_matrix(rngs, config.n_ctx_train, n, dtype)
-        self.types = random_matrix(rngs, config.n_token_types, n, dtype)
+        store = store_of(dtype, few_rows=False)
+        self.embedding = random_matrix(rngs, config.n_vocab, n, store)
+        self.positions = random_matrix(rngs, config.n_ctx_train, n, store)
+        self.types = random_matrix(rngs, config.n_token_types, n, store)
         self.norm = LayerNorm(n, config.norm_eps)
-        self.layers = nnx.List([EncoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.n_layers)])
-        head = {"bias": True, "dtype": dtype, "rngs": rngs}
+        self.layers = nnx.List([EncoderLayer(config, store=store, rngs=rngs) for _ in range(config.n_layers)])
+        head = {"bias": True, "store": store, "rngs": rngs}
         self.pooler = Linear(n, n, **head) if config.pooler else None
         self.classifier = Linear(n, config.n_labels, **head) if config.n_labels else None
 
@@ -122,7 +124,7 @@ class Encoder(nnx.Module):
     ) -> "Encoder":
         """An encoder from (llama.cpp tensor name, array) pairs in any order; errors as `Decoder.from_weights`."""
         model = nnx.eval_shape(lambda: cls(config, rngs=nnx.Rngs(0), dtype=dtype, pooling=pooling))
-        fill_weights(dict(encoder_places(model)), weights)
+        fill_weights(dict(encoder_places(model)), weights, store_of(dtype, few_rows=False))
         return model
 
     def __call__(self, ubatch: Ubatch, span: int) -> Float[jax.Array, "R E"]:
@@ -152,7 +154,7 @@ class Encoder(nnx.Module):
         n_types = ubatch.state.shape[1]
         kind = jnp.asarray(ubatch.state)[:, 0].astype(jnp.int32) if n_types else jnp.zeros_like(ubatch.token)
         tables = (self.embedding, ubatch.token), (self.positions, ubatch.pos[0]), (self.types, kind)
-        rows = (table[...].at[at].get(mode="clip").astype(jnp.float32) for table, at in tables)
+        rows = (table.rows(at) for table, at in tables)
         return sum(rows, start=jnp.zeros(()).reshape(1, 1))
 
 

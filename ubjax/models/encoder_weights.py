@@ -12,9 +12,9 @@ from ubjax.models.weights import Place, whole
 
 def encoder_places(model: Any) -> Iterator[tuple[str, Place]]:
     """Every tensor of the encoder by llama.cpp's name."""
-    yield "token_embd.weight", whole(model.embedding)
-    yield "position_embd.weight", whole(model.positions)
-    yield "token_types.weight", whole(model.types)
+    yield "token_embd.weight", whole(model, "embedding")
+    yield "position_embd.weight", whole(model, "positions")
+    yield "token_types.weight", whole(model, "types")
     yield from _pair("token_embd_norm", model.norm)
     for name, head in (("cls", model.pooler), ("cls.output", model.classifier)):
         if head is not None:
@@ -22,8 +22,9 @@ def encoder_places(model: Any) -> Iterator[tuple[str, Place]]:
     for i, layer in enumerate(model.layers):
         n = layer.config.n_embd
         for part, start in (("attn_q", 0), ("attn_k", n), ("attn_v", 2 * n)):
-            for kind, param in (("weight", layer.qkv.weight), ("bias", layer.qkv.bias)):
-                yield f"blk.{i}.{part}.{kind}", Place(param=param, start=start, stop=start + n)
+            for kind in ("weight", "bias"):
+                at = Place(module=layer.qkv, attribute=kind, start=start, stop=start + n)
+                yield f"blk.{i}.{part}.{kind}", at
         for name, part in (
             ("attn_output", layer.output),
             ("attn_output_norm", layer.attn_norm),
@@ -35,5 +36,5 @@ def encoder_places(model: Any) -> Iterator[tuple[str, Place]]:
 
 
 def _pair(name: str, part: Any) -> Iterator[tuple[str, Place]]:
-    yield f"{name}.weight", whole(part.weight)
-    yield f"{name}.bias", whole(part.bias)
+    yield f"{name}.weight", whole(part, "weight")
+    yield f"{name}.bias", whole(part, "bias")

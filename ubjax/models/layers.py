@@ -1,68 +1,31 @@
-"""The parts of a layer: linear maps, norms, the gated feed-forward. Activations are float32.
-
-Matrices are [out, in], in the dtype of storage; vectors are float32. R rows.
-"""
+"""The parts of a layer: linear maps, norms, the gated feed-forward. Activations and vectors are float32. R rows."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ubjax.models.matrix import Matrix, Store
 from ubjax.typing import Array, Float
 
 
-def linear(x: Float[Array, "R in_"], weight: Float[Array, "out in_"]) -> Float[jax.Array, "R out"]:
-    """Apply a matrix to every row: x @ weight.T, summed in float32; x is rounded to the dtype of the weight first.
-
-    The formulation is that of the platform the program is compiled for; on CPU it depends on the rows as well, on
-    others it is a plain dot.
-    """
-    return jax.lax.platform_dependent(x.astype(weight.dtype), weight, cpu=_linear_on_cpu, default=_dot)
-
-
-def _dot(x: Array, weight: Array) -> jax.Array:
-    # The highest precision keeps float32 products float32 (no TF32); narrower storage is not affected.
-    return jax.lax.dot_general(
-        x,
-        weight,
-        (((1,), (1,)), ((), ())),
-        precision=jax.lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
-    )
-
-
-def _linear_on_cpu(x: Array, weight: Array) -> jax.Array:
-    """What was fastest in the whole model; R is static, so one form is compiled.
-
-    float32, 2 to 32 rows: multiply and reduce, which takes 0.65 to 0.8 of the dot's time. It needs matrices of equal
-    shape that are applied to the same x to be stacked in one: XLA would share the products' common operand, x
-    spread out over `out`, and so write it to memory. Narrow storage below 4 rows: rows are added up to 4, since XLA's
-    product of a single narrow row is ten times slower.
-    """
-    n = x.shape[0]
-    if weight.dtype == jnp.float32:
-        return jnp.sum(weight[:, None, :] * x[None, :, :], axis=-1).T if 2 <= n <= 32 else _dot(x, weight)
-    return _dot(x, weight) if n >= 4 else _dot(jnp.pad(x, ((0, 4 - n), (0, 0))), weight)[:n]
-
-
-def random_matrix(rngs: nnx.Rngs, n_out: int, n_in: int, dtype: Any) -> nnx.Param:
+def random_matrix(rngs: nnx.Rngs, n_out: int, n_in: int, store: Store) -> Matrix:
     """A matrix [n_out, n_in] of normal values that keeps the size of what it is applied to."""
-    return nnx.Param((jax.random.normal(rngs.params(), (n_out, n_in)) * n_in**-0.5).astype(dtype))
+    return store(jax.random.normal(rngs.params(), (n_out, n_in)) * n_in**-0.5)
 
 
 class Linear(nnx.Module):
     """A matrix and perhaps a bias. What is applied to the same rows may be stacked in one (q over k over v)."""
 
-    def __init__(self, n_in: int, n_out: int, *, bias: bool, dtype: Any, rngs: nnx.Rngs):
-        self.weight = random_matrix(rngs, n_out, n_in, dtype)
+    def __init__(self, n_in: int, n_out: int, *, bias: bool, store: Store, rngs: nnx.Rngs):
+        self.weight: Matrix = random_matrix(rngs, n_out, n_in, store)
         self.bias = nnx.Param(jnp.zeros(n_out)) if bias else None
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
         """The rows after the matrix, with the bias added."""
-        y = linear(x, self.weight[...])
+        y = self.weight(x)
         return y if self.bias is None else y + self.bias[...][None, :]
 
 
@@ -105,12 +68,12 @@ class GatedFeedForward(nnx.Module):
         *,
         in_bias: bool,
         out_bias: bool,
-        dtype: Any,
+        store: Store,
         rngs: nnx.Rngs,
         activation: str = "silu",
     ):
-        self.gate_up = Linear(n_embd, 2 * n_ff, bias=in_bias, dtype=dtype, rngs=rngs)
-        self.down = Linear(n_ff, n_embd, bias=out_bias, dtype=dtype, rngs=rngs)
+        self.gate_up = Linear(n_embd, 2 * n_ff, bias=in_bias, store=store, rngs=rngs)
+        self.down = Linear(n_ff, n_embd, bias=out_bias, store=store, rngs=rngs)
         self.activation = activation
 
     def __call__(self, x: Float[Array, "R E"]) -> Float[jax.Array, "R E"]:

@@ -5,38 +5,61 @@ layers[0].attn.qkv.weight    rows 0 .. H D               blk.0.attn_q.weight
                              rows (H + Hk) D .. the end  blk.0.attn_v.weight
 """
 
+import copy
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from flax import nnx
 
 from ubjax.models.config import DecoderConfig
+from ubjax.models.matrix import Blocks, Store
+from ubjax.models.quantized import QuantizedRows
 
+Tensor: TypeAlias = np.ndarray | QuantizedRows
 SHOWN = 4  # names in an error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Rows [start, stop) of a parameter that one tensor fills."""
+    """Rows [start, stop) of a module's attribute, a matrix or a parameter, that one tensor fills."""
 
-    param: nnx.Param
+    module: nnx.Module
+    attribute: str
     start: int
     stop: int
 
     @property
+    def full_shape(self) -> tuple[int, ...]:
+        """The shape of the matrix or parameter."""
+        return getattr(self.module, self.attribute).shape
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape that the tensor must have."""
-        return (self.stop - self.start, *self.param.shape[1:])
+        return (self.stop - self.start, *self.full_shape[1:])
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """The same for all places of a matrix or parameter."""
+        return id(self.module), self.attribute
+
+    def fill(self, value: Tensor, store: Store) -> None:
+        """Give the matrix (stored as `store` says, or as it came) or the parameter its value."""
+        if isinstance(value, QuantizedRows):
+            setattr(self.module, self.attribute, Blocks(value.values, value.scale, value.offset))
+        elif len(self.full_shape) == 2:
+            setattr(self.module, self.attribute, store(value))
+        else:
+            getattr(self.module, self.attribute).set_value(jax.device_put(np.array(value, np.float32)))
 
 
-def fill_weights(places: Mapping[str, Place], weights: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Give every parameter of an abstract model its value. Errors as `Decoder.from_weights`."""
+def fill_weights(places: Mapping[str, Place], weights: Iterable[tuple[str, Tensor]], store: Store) -> None:
+    """Give every matrix and parameter of an abstract model its value. Errors as `Decoder.from_weights`."""
     missing = dict.fromkeys(places)
-    stacked: dict[int, np.ndarray] = {}
+    stacked: dict[tuple[int, str], list[tuple[Place, Tensor]]] = {}
     for name, value in weights:
         if name not in missing:
             fault = "was given twice" if name in places else "is not one that this model has"
@@ -47,44 +70,42 @@ def fill_weights(places: Mapping[str, Place], weights: Iterable[tuple[str, np.nd
                 f"the tensor {name!r} has shape {list(value.shape)}, {list(place.shape)} is needed"
             )
         del missing[name]
-        if place.shape == place.param.shape:
-            rows = _aligned(place.param.shape, place.param.dtype)
-            rows[...] = value
-            place.param.set_value(jax.device_put(rows))
-            del value, rows  # before the next one is made
+        if place.shape == place.full_shape:
+            place.fill(value, store)
+            del value  # before the next one is made
             continue
-        key = id(place.param)
-        if key not in stacked:
-            stacked[key] = _aligned(place.param.shape, place.param.dtype)
-        stacked[key][place.start : place.stop] = value
+        # The tensor is the caller's again once the next one is asked for.
+        stacked.setdefault(place.key, []).append((place, copy.deepcopy(value)))
         del value
-        if not any(places[other].param is place.param for other in missing):
-            place.param.set_value(jax.device_put(stacked.pop(key)))
+        if not any(places[other].key == place.key for other in missing):
+            place.fill(_joined(stacked.pop(place.key)), store)
     if missing:
         names = list(missing)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise ValueError(f"tensors are missing: {', '.join(names[:SHOWN])}{more}")
 
 
-ALIGNMENT = 64  # bytes; on CPU jax then takes a host array over as it is
-
-
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros that jax can take over without a copy; `jnp.array` would hold a tensor three times for a moment."""
-    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.zeros(n_bytes + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + n_bytes].view(dtype).reshape(shape)
+def _joined(parts: Sequence[tuple[Place, Tensor]]) -> Tensor:
+    """The parts over one another, zeros where there is none; quantized if all of them are and they fill it."""
+    shape = parts[0][0].full_shape
+    ordered = [value for _, value in sorted(parts, key=lambda part: part[0].start)]
+    quantized = [value for value in ordered if isinstance(value, QuantizedRows)]
+    if len(quantized) == len(parts) and sum(value.shape[0] for value in quantized) == shape[0]:
+        return QuantizedRows.joined(quantized)
+    rows = np.zeros(shape, np.float32)
+    for place, value in parts:
+        rows[place.start : place.stop] = value.full() if isinstance(value, QuantizedRows) else value
+    return rows
 
 
 def decoder_places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Place]]:
     """Every tensor of a decoder by llama.cpp's name."""
-    yield "token_embd.weight", whole(model.embedding)
-    yield "output_norm.weight", whole(model.norm.weight)
+    yield "token_embd.weight", whole(model, "embedding")
+    yield "output_norm.weight", whole(model.norm, "weight")
     if model.head is not None:
-        yield "output.weight", whole(model.head.weight)
+        yield "output.weight", whole(model.head, "weight")
     if model.rope_factors is not None:
-        yield "rope_freqs.weight", whole(model.rope_factors)
+        yield "rope_freqs.weight", whole(model, "rope_factors")
     n_q, n_kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     for i, layer in enumerate(model.layers):
         for name, norm in (
@@ -96,7 +117,7 @@ def decoder_places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Pla
             ("post_ffw_norm", layer.ffn_post_norm),
         ):
             if norm is not None:
-                yield f"blk.{i}.{name}.weight", whole(norm.weight)
+                yield f"blk.{i}.{name}.weight", whole(norm, "weight")
         for linear, parts in (
             (layer.attn.qkv, {"attn_q": n_q, "attn_k": n_kv, "attn_v": n_kv}),
             (layer.attn.output, {"attn_output": config.n_embd}),
@@ -105,12 +126,13 @@ def decoder_places(model: Any, config: DecoderConfig) -> Iterator[tuple[str, Pla
         ):
             start = 0
             for part, rows in parts.items():
-                yield f"blk.{i}.{part}.weight", Place(param=linear.weight, start=start, stop=start + rows)
+                at = {"module": linear, "start": start, "stop": start + rows}
+                yield f"blk.{i}.{part}.weight", Place(attribute="weight", **at)
                 if part in config.biases:
-                    yield f"blk.{i}.{part}.bias", Place(param=linear.bias, start=start, stop=start + rows)
+                    yield f"blk.{i}.{part}.bias", Place(attribute="bias", **at)
                 start += rows
 
 
-def whole(param: nnx.Param) -> Place:
-    """A parameter that one tensor fills."""
-    return Place(param=param, start=0, stop=param.shape[0])
+def whole(module: nnx.Module, attribute: str) -> Place:
+    """A matrix or parameter that one tensor fills."""
+    return Place(module=module, attribute=attribute, start=0, stop=getattr(module, attribute).shape[0])

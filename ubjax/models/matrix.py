@@ -1,0 +1,163 @@
+"""Matrices [out, in] as they are stored: what is kept of one, and how rows are multiplied with it.
+
+    Rows      as they are, in float32, bfloat16 or float16
+    Panels    float32 for CPU: 32 rows side by side, input by input, so that a few rows of x read them in one go
+    Int8      8 bits with one scale for a row; x is rounded to 8 bits too, row by row, so that sums are whole numbers
+    Blocks    8 bits with a scale, and perhaps an offset, for 32 values of a row: Q8_0, and others that files hold
+
+All are called with rows of x, and give rows of the matrix by number; both are float32, and so are sums (int32 in Int8).
+R rows of x, P panels, N blocks of a row.
+"""
+
+import math
+import platform
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Num
+
+from ubjax.models.products import int8_product, panels_product, rows_product
+from ubjax.models.quantized import BLOCK
+from ubjax.typing import Array, Float, Int32
+
+PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times as long
+X86 = ("x86_64", "AMD64")
+ALIGNMENT = 64  # bytes; on CPU jax then takes a host array over as it is
+
+
+class Rows(nnx.Module):
+    """The rows as they are; x is rounded to their dtype before it is multiplied."""
+
+    def __init__(self, rows: Float[Array, "out in_"], dtype: Any = jnp.float32):
+        self.shape = rows.shape
+        self.values = _kept(rows, dtype)
+
+    def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
+        """X @ matrix.T."""
+        return rows_product(x, self.values[...])
+
+    def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
+        """Rows of the matrix, the nearest one for a number outside."""
+        return _taken(self.values, ids).astype(jnp.float32)
+
+
+class Panels(nnx.Module):
+    """panels[p, i, j] is input i of row 32 p + j; rows that the last panel lacks are zero."""
+
+    def __init__(self, rows: Float[Array, "out in_"]):
+        self.shape = rows.shape
+        n_out, n_in = rows.shape
+        n = -(-n_out // PANEL)
+        if n_out % PANEL:
+            rows = rows.__array_namespace__().pad(rows, ((0, n * PANEL - n_out), (0, 0)))
+        self.panels = _kept(rows.reshape(n, PANEL, n_in).transpose(0, 2, 1), jnp.float32)
+
+    def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
+        """X @ matrix.T."""
+        return panels_product(x, self.panels[...])[:, : self.shape[0]]
+
+    def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
+        """Rows of the matrix, the nearest one for a number outside."""
+        ids = jnp.clip(ids, 0, self.shape[0] - 1)
+        return self.panels[...].at[ids // PANEL, :, ids % PANEL].get(mode="clip")
+
+
+class Int8(nnx.Module):
+    """round(row / scale) with scale = max |row| / 127."""
+
+    def __init__(self, rows: Float[Array, "out in_"]):
+        self.shape = rows.shape
+        scale = abs(rows).max(1) / 127
+        self.values = _kept((rows / (scale + (scale == 0))[:, None]).round(), jnp.int8)
+        self.scale = _kept(scale, jnp.float32)
+
+    def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
+        """X @ matrix.T, x rounded to 8 bits, row by row."""
+        return int8_product(x, self.values[...]) * self.scale[...][None]
+
+    def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
+        """Rows of the matrix, the nearest one for a number outside."""
+        return _taken(self.values, ids).astype(jnp.float32) * _taken(self.scale, ids)[:, None]
+
+
+class Blocks(nnx.Module):
+    """values * scale + offset, 32 values of a row with one float16 scale and, where there is any, one offset."""
+
+    def __init__(
+        self,
+        values: Num[Array, "out in_"],
+        scale: Float[Array, "out N"],
+        offset: Float[Array, "out N"] | None = None,
+    ):
+        self.shape = values.shape
+        self.values = _kept(values, jnp.int8)
+        self.scale = _kept(scale, jnp.float16)
+        self.offset = None if offset is None else _kept(offset, jnp.float16)
+
+    @classmethod
+    def q8_0(cls, rows: Float[Array, "out in_"]) -> "Blocks":
+        """Rounded as ggml's Q8_0 is: scale = max |values| / 127, halves away from zero."""
+        xp = rows.__array_namespace__()
+        blocks = rows.reshape(rows.shape[0], -1, BLOCK)
+        scale = abs(blocks).max(2) / 127
+        exact = blocks * xp.where(scale == 0, 0, 1 / xp.where(scale == 0, 1, scale))[..., None]
+        return cls(xp.trunc(exact + xp.copysign(0.5, exact)).reshape(rows.shape), scale)
+
+    def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
+        """X @ matrix.T."""
+        offset = None if self.offset is None else self.offset[...]
+        return rows_product(x, _meant(self.values[...], self.scale[...], offset))
+
+    def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
+        """Rows of the matrix, the nearest one for a number outside."""
+        offset = None if self.offset is None else _taken(self.offset, ids)
+        return _meant(_taken(self.values, ids), _taken(self.scale, ids), offset)
+
+
+def _taken(part: nnx.Param, ids: Int32[Array, " n"]) -> jax.Array:
+    # A negative number would count from the end.
+    return part[...].at[jnp.clip(ids, 0, part.shape[0] - 1)].get(mode="clip")
+
+
+def _meant(
+    values: Num[Array, "n in_"], scale: Float[Array, "n N"], offset: Float[Array, "n N"] | None
+) -> Float[jax.Array, "n in_"]:
+    """What rows of blocks stand for."""
+    blocks = values.reshape(*scale.shape, BLOCK).astype(jnp.float32) * scale[..., None]
+    return (blocks if offset is None else blocks + offset[..., None]).reshape(values.shape)
+
+
+Matrix: TypeAlias = Rows | Panels | Int8 | Blocks
+Store: TypeAlias = Callable[[Any], Matrix]  # rows [out, in], float32, to the matrix that keeps them
+
+
+def store_of(dtype: Any, *, few_rows: bool) -> Store:
+    """How matrices are stored for a `dtype` of weights (`config.WEIGHT_DTYPES`).
+
+    few_rows: whether a few rows are often all there are, as in decodes; then float32 lies in panels on CPUs of the kind
+    that this was measured on. Rows whose length is no multiple of 32 stay float32 where blocks are asked for.
+    """
+    if dtype == "int8":
+        return Int8
+    panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
+    full: Store = Panels if panels else Rows
+    if dtype in ("q8_0", "stored"):
+        return lambda rows: full(rows) if rows.shape[1] % BLOCK or dtype == "stored" else Blocks.q8_0(rows)
+    return full if jnp.dtype(dtype) == jnp.float32 else partial(Rows, dtype=dtype)
+
+
+def _kept(values: Array, dtype: Any) -> nnx.Param:
+    """A parameter that keeps the values as `dtype`; a host array is copied once, to where jax takes it as it is."""
+    if not isinstance(values, np.ndarray):
+        return nnx.Param(values.astype(dtype))
+    n_bytes = math.prod(values.shape) * np.dtype(dtype).itemsize
+    room = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    aligned = room[start : start + n_bytes].view(dtype).reshape(values.shape)
+    aligned[...] = values
+    return nnx.Param(jax.device_put(aligned))

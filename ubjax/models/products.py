@@ -1,0 +1,76 @@
+"""Rows times matrices of each storage, in the form that the platform is fastest with (docs/log.md has the figures).
+
+A program is compiled for one number of rows R, so that one form of each product is in it. Other platforms than CPU get
+a plain dot.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Num
+
+from ubjax.typing import Array, Float
+
+FEW = 32  # rows up to which multiply and reduce beats a dot
+HIGHEST = (
+    jax.lax.Precision.HIGHEST
+)  # float32 products stay float32 (no TF32); narrower storage is not affected
+
+
+def rows_product(x: Float[Array, "R in_"], weight: Float[Array, "out in_"]) -> Float[jax.Array, "R out"]:
+    """X @ weight.T, summed in float32; x is rounded to the dtype of the weight first."""
+    return jax.lax.platform_dependent(x.astype(weight.dtype), weight, cpu=_rows_on_cpu, default=_dot)
+
+
+def _dot(x: Array, weight: Array) -> jax.Array:
+    contract = (((1,), (1,)), ((), ()))
+    return jax.lax.dot_general(x, weight, contract, precision=HIGHEST, preferred_element_type=jnp.float32)
+
+
+def _rows_on_cpu(x: Array, weight: Array) -> jax.Array:
+    """Float32, 2 to 32 rows: multiply and reduce. Narrow storage below 4 rows: a dot of 4.
+
+    A product of a single narrow row takes XLA ten times as long. Multiply and reduce needs matrices of equal shape that
+    are applied to the same x to be stacked in one: XLA would share the products' common operand, x spread out over
+    `out`, and so write it to memory.
+    """
+    n = x.shape[0]
+    if weight.dtype == jnp.float32:
+        return jnp.sum(weight[:, None, :] * x[None, :, :], axis=-1).T if 2 <= n <= FEW else _dot(x, weight)
+    return _dot(x, weight) if n >= 4 else _dot(jnp.pad(x, ((0, 4 - n), (0, 0))), weight)[:n]
+
+
+def panels_product(x: Float[Array, "R in_"], panels: Float[Array, "P in_ w"]) -> Float[jax.Array, "R PW"]:
+    """X times the rows of all panels, one behind the other."""
+    return jax.lax.platform_dependent(x, panels, cpu=_panels_on_cpu, default=_panels_by_dot)
+
+
+def _panels_by_dot(x: Array, panels: Array) -> jax.Array:
+    product = jnp.einsum("ri,piw->rpw", x, panels, precision=HIGHEST)
+    return product.reshape(x.shape[0], -1)
+
+
+def _panels_on_cpu(x: Array, panels: Array) -> jax.Array:
+    """Multiply and reduce, rows before panels for few and for many rows, panels before rows in between.
+
+    A single row gets one of zeros beside it: XLA makes a loop of its own of one row's, thirty times slower.
+    """
+    n = x.shape[0]
+    if n == 1:
+        return _panels_on_cpu(jnp.pad(x, ((0, 1), (0, 0))), panels)[:1]
+    if n <= 8 or n >= 256:
+        product = jnp.sum(panels[None] * x[:, None, :, None], axis=2)
+    else:
+        product = jnp.sum(panels[:, :, None, :] * x.T[None, :, :, None], axis=1).transpose(1, 0, 2)
+    return product.reshape(n, -1)
+
+
+def int8_product(x: Float[Array, "R in_"], values: Num[Array, "out in_"]) -> Float[jax.Array, "R out"]:
+    """X @ values.T with x rounded to 8 bits, a scale for each row of x: sums of products are whole numbers."""
+    n = x.shape[0]
+    if n == 1:  # as for narrow floats
+        return int8_product(jnp.pad(x, ((0, 1), (0, 0))), values)[:1]
+    scale = jnp.max(jnp.abs(x), axis=1, keepdims=True) / 127
+    rounded = jnp.round(x / jnp.where(scale == 0, 1, scale)).astype(jnp.int8)
+    contract = (((1,), (1,)), ((), ()))
+    sums = jax.lax.dot_general(rounded, values, contract, preferred_element_type=jnp.int32)
+    return sums.astype(jnp.float32) * scale

@@ -1,0 +1,43 @@
+"""Rows of a matrix in 8 bits or fewer, as files hold them: whole numbers, a scale for 32 of them (ggml's blocks)."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float16, Float32, Int8
+
+BLOCK = 32  # values that share a scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizedRows:
+    """values * scale + offset, N blocks a row; offset None: none of them has one."""
+
+    values: Int8[np.ndarray, "out in_"]
+    scale: Float16[np.ndarray, "out N"]
+    offset: Float16[np.ndarray, "out N"] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in]."""
+        return self.values.shape
+
+    def full(self) -> Float32[np.ndarray, "out in_"]:
+        """The values that are meant."""
+        blocks = self.values.reshape(*self.scale.shape, BLOCK) * self.scale[..., None].astype(np.float32)
+        if self.offset is not None:
+            blocks += self.offset[..., None].astype(np.float32)
+        return blocks.reshape(self.shape)
+
+    @classmethod
+    def joined(cls, parts: Sequence["QuantizedRows"]) -> "QuantizedRows":
+        """The parts over one another; those without an offset have one of 0 if another has one."""
+        offsets = None
+        if any(part.offset is not None for part in parts):
+            offsets = np.concatenate(
+                [np.zeros_like(part.scale) if part.offset is None else part.offset for part in parts]
+            )
+        values, scales = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "scale")
+        )
+        return cls(values=values, scale=scales, offset=offsets)
