@@ -131,6 +131,12 @@ class Step:
         self.updates = update_program(graphdef, treedef)
         self.caches, self.config = caches, model.config
 
+    @property
+    def model(self) -> Decoder:
+        """The model with these weights."""
+        graphdef, treedef = self.structure
+        return nnx.merge(graphdef, jax.tree.unflatten(treedef, self.leaves))
+
     def new_kv(self, n_cells: tuple[int, ...], dtype: Any = jnp.float32) -> AllKV:
         """Zeroed K/V on the model's device, with `n_cells` cells a stream in each cache."""
         with jax.default_device(self.device):

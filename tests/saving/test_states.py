@@ -1,10 +1,16 @@
 """Saved and loaded: the same logits and the same bytes, across kinds of caches; or nothing has changed."""
 
 import pytest
+from flax import nnx
 
+from tests.models.helpers import GROUPED, random_weights
 from tests.saving.helpers import engine_of, filled, goes_on, model, parts, put, text
 from tests.tiny import state, unchanged
 from ubjax import Engine, EngineConfig, NoSlotError, count_compilations
+from ubjax.models.decoder import Decoder
+from ubjax.models.matrix import Int8, Panels, Rows
+from ubjax.models.weights import decoder_places, fill_weights
+from ubjax.saving.fingerprint import fingerprint
 
 FAMILIES = (("unified", "streams"), ("window", "window streams"))
 PAIRS = [(a, b) for family in FAMILIES for a in family for b in family]
@@ -193,3 +199,13 @@ def test_what_others_owe_does_not_strike_the_new_rows():
     engine.cp(0, 1)  # of nothing
     engine.set_state(source.get_state(0), 1)
     assert engine.get_state(1) == source.get_state(0)
+
+
+def test_a_state_belongs_to_the_weights_not_to_how_they_lie():
+    weights = list(random_weights(GROUPED).items())
+    found = []
+    for store in (Rows, Panels, Int8):
+        decoder = Decoder(GROUPED, rngs=nnx.Rngs(0))
+        fill_weights(dict(decoder_places(decoder, GROUPED)), weights, store)
+        found.append(fingerprint(GROUPED, decoder, "float32")["model.weights"])
+    assert found[0] == found[1] != found[2]

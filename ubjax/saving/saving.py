@@ -89,7 +89,7 @@ class Saving(Gauges):
     def _form(self) -> Form:
         config = self.model_config
         return Form(
-            model=fingerprint(config, self._step.leaves, self._kv_dtype),
+            model=fingerprint(config, self._step.model, self._kv_dtype),
             layers=tuple(len(config.cache_layers(c)) for c in range(len(self.caches))),
             n_heads=config.n_kv_heads,
             head_dim=config.head_dim,
