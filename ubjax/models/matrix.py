@@ -2,7 +2,7 @@
 
     Rows      as they are, in float32, bfloat16 or float16
     Panels    float32 for CPU: 32 rows side by side, input by input, so that a few rows of x read them in one go
-    Int8      8 bits with one scale for a row; x is rounded to 8 bits too, row by row, so that sums are whole numbers
+    Int8      8 bits with one scale for a row; x is rounded to twice 8 bits, row by row, so that sums are whole numbers
     Blocks    8 bits with a scale, and perhaps an offset, for 32 values of a row: Q8_0, and others that files hold
 
 All are called with rows of x, and give rows of the matrix by number; both are float32, and so are sums (int32 in Int8).
