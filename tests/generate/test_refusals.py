@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.generate.engines import same, shared, streams
-from tests.tiny import state, unchanged
+from tests.tiny import CONFIG, state, unchanged
 from ubjax.generate import Sampling
 
 
@@ -25,7 +25,6 @@ def test_a_prompt_that_is_wrong_is_refused_alone():
     ("prompt", "arguments", "words"),
     [
         ("", {}, "the prompt has 0 tokens, at least 1 is needed"),
-        ([], {}, "the prompt has 0 tokens"),
         ([1] * 97, {}, "the prompt has 97 tokens, the context holds 96 of one sequence"),
         ([1, 2, 61], {}, "token 2 has id 61"),
         ([1], {"max_tokens": 0}, "max_tokens is 0, at least 1 is needed"),
@@ -43,6 +42,15 @@ def test_refusals_before_any_work(prompt, arguments, words):
     decodes = shared().usage.decodes
     with pytest.raises(ValueError, match=words):
         shared().generate(prompt, **arguments)
+    assert shared().usage.decodes == decodes
+
+
+def test_no_prompts_have_no_generations():
+    decodes = shared().usage.decodes
+    assert shared().generate([]) == [] == shared().generate([], n=2, sampling=[])
+    with shared().stream(()) as pieces:
+        assert [*pieces] == [] == pieces.results
+    assert shared().embed([]).shape == (0, CONFIG.n_embd)  # as with texts
     assert shared().usage.decodes == decodes
 
 

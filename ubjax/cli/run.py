@@ -182,6 +182,8 @@ def _generate(
 
 def _alone(engine: Engine, ids: list[int], path: Path | None, options: dict[str, Any]) -> list[Generation]:
     """The one output there is, its text as it comes."""
+    if not ids:
+        raise ValueError("the prompt has 0 tokens, at least 1 is needed")
     cache = None if path is None else PromptCache(engine, path, ids)
     result = engine.generate(
         ids,

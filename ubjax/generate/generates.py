@@ -43,7 +43,8 @@ class Generates:
         """Continue one prompt (text or ids) or a list of them, which share batches and the cache.
 
         Greedily, 128 tokens at most, unless the options say otherwise: see `ubjax.generate.Options` for them,
-        `ubjax.generate.stream` for the errors. One prompt gives its Generation, a list gives theirs in order.
+        `ubjax.generate.stream` for the errors. One prompt gives its Generation, a list gives theirs in order, an
+        empty list none.
         """
         done = generate(self, prompts, on_text=on_text, on_piece=on_piece, **options)
         return done[0] if is_one(prompts) else done

@@ -43,8 +43,8 @@ class Options(TypedDict, total=False):
 
 
 def is_one(prompts: Prompt | Sequence[Prompt]) -> bool:
-    """Whether this is one prompt: a text, or ids (an empty list is a prompt without tokens)."""
-    return isinstance(prompts, str) or not len(prompts) or isinstance(prompts[0], numbers.Integral)
+    """Whether this is one prompt: a text, or ids. An empty list is no prompt at all, as it is no text to `embed`."""
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], numbers.Integral))
 
 
 def stream(
