@@ -32,9 +32,28 @@ def test_options_may_stand_between_model_and_prompts(model, capfd):
     assert main(["run", model, "--raw", "cab", "-n", "2", "-c", "256", "--json", "ba"]) == 0
     summary = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert [row["prompt"] for row in summary["outputs"]] == ["cab", "ba"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (["run", "m", "cab", "--topp", "0.9"], "--topp"),
+        (["run", "m", "--topp", "0.9", "cab", "--temp", "1"], "--topp --temp"),
+        (["chat", "m", "--temp=1"], "--temp=1"),
+        (["embed", "m", "texts.txt", "--pool", "cls"], "--pool cls"),
+        (["split", "5,1", "--n-ub", "2"], "--n-ub 2"),
+        (["verify", "--swa"], "--swa"),
+        (["sweep", "trace.csv", "--slot", "2"], "--slot 2"),
+        (["ladder", "trace.csv", "-k", "8", "--slot", "2"], "--slot 2"),
+    ],
+)
+def test_a_flag_that_is_none_is_named_with_the_usage_of_its_command(arguments, flags, capfd):
+    """A part of a flag is none."""
     with pytest.raises(SystemExit, match="2"):
-        main(["run", model, "cab", "--unknown"])
-    assert "unrecognized arguments: --unknown" in capfd.readouterr().err
+        main(arguments)
+    err = capfd.readouterr().err
+    assert err.startswith(f"usage: ubjax {arguments[0]} [-h]")
+    assert err.endswith(f"\nubjax {arguments[0]}: error: unrecognized arguments: {flags}\n")
 
 
 def test_several_prompts_a_file_and_their_results(model, tmp_path, capfd):

@@ -4,9 +4,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ubjax import __version__
 from ubjax.cli import chat, embed, ladder, run, split, sweep, verify
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, of a command too, that takes no part of a flag for the flag."""
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,17 +22,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 fine, 1 a comparison failed, 2 bad input, 130 interrupted, 141 whoever reads the output has gone.
     """
-    parser = argparse.ArgumentParser(
-        prog="ubjax", description="llama.cpp's batch -> ubatch -> KV pipeline as a JAX program."
-    )
+    parser = _Parser(prog="ubjax", description="llama.cpp's batch -> ubatch -> KV pipeline as a JAX program.")
     parser.add_argument("--version", action="version", version=f"ubjax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in (run, chat, embed, split, verify, sweep, ladder):
         command.add_parser(commands)
     args, more = parser.parse_known_args(argv)
     # argparse gives up on a list of texts at the first option between them; those behind it belong to it too
-    if more and (args.command != "run" or any(text.startswith("-") for text in more)):
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    unknown = [text for text in more if text.startswith("-") or args.command != "run"]
+    if unknown:
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     if more:
         args.prompt = [*args.prompt, *more]
     try:
