@@ -2,12 +2,12 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.helpers import GOLDEN, golden
-from ubjax.cli import main
-from ubjax.cli.verify import GOLDEN as NAMES
+from ubjax.cli import main, verify
 
 
 def write(path, lines):
@@ -76,5 +76,16 @@ def test_odd_files(tmp_path, name, data, words, capsys):
     assert "can't be read" in capsys.readouterr().err
 
 
-def test_the_default_files_are_those_of_the_checkout():
-    assert all((GOLDEN / name).is_file() for name in NAMES)
+def test_the_default_files_are_those_of_the_checkout(tmp_path, monkeypatch, capsys):
+    assert verify._default_files() == [GOLDEN / name for name in verify.GOLDEN]
+    monkeypatch.setattr(verify, "PACKAGE", tmp_path / "site-packages" / "ubjax")  # an installed one
+    monkeypatch.chdir(GOLDEN.parents[1])
+    assert verify._default_files() == [Path("tests", "golden", name) for name in verify.GOLDEN]
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        "ubjax verify: there are no golden files (tests/golden) here, as they come with a checkout alone: run this in "
+        "one, or name the files\n",
+    )

@@ -8,6 +8,7 @@ import jax
 
 from ubjax.verify import replay_file
 
+PACKAGE = Path(__file__).parents[1]
 GOLDEN = (
     "split.jsonl.gz",
     "split_large.jsonl.gz",
@@ -51,11 +52,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _default_files() -> list[Path]:
-    folder = Path(__file__).parents[2] / "tests" / "golden"
-    files = [folder / name for name in GOLDEN]
-    missing = [path for path in files if not path.is_file()]
-    if missing:
-        raise ValueError(
-            f"there is no golden file {missing[0]}: name the files, or run from a checkout of the project"
-        )
-    return files
+    """Those of the checkout that this package lies in; of an installed one, of the checkout that is the folder here."""
+    for checkout in (PACKAGE.parent, Path()):
+        files = [checkout / "tests" / "golden" / name for name in GOLDEN]
+        if all(path.is_file() for path in files):
+            return files
+    raise ValueError(
+        "there are no golden files (tests/golden) here, as they come with a checkout alone: run this in one, or name "
+        "the files"
+    )
