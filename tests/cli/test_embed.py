@@ -126,18 +126,62 @@ def test_what_can_not_be_written_is_refused_before_any_work(encoder, tmp_path, m
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.npy", "texts.txt", "to.npy"]
 
 
+def test_ids_go_with_their_vectors(encoder, tmp_path, capfd):
+    path, out = tmp_path / "texts.jsonl", tmp_path / "out.jsonl"
+    path.write_text(
+        '{"text": "abc", "id": "\\ud800 é"}\n"de f"\n{"id": 7, "text": "gh"}\n{"id": [1], "text": "i"}',
+        "utf-8",
+    )
+    want = encoder.embed(["abc", "de f", "gh", "i"])
+    assert main(["embed", "tiny", str(path), *SIZES]) == 0
+    printed = capfd.readouterr().out
+    rows = list(map(json.loads, printed.splitlines()))
+    np.testing.assert_array_equal(np.array([row.pop("embedding") for row in rows], np.float32), want)
+    assert rows == [{"id": "\ud800 é"}, {}, {"id": 7}, {}]
+    assert main(["embed", "tiny", str(path), *SIZES, "-o", str(out)]) == 0
+    assert out.read_text("utf-8") == printed
+    assert main(["embed", "tiny", str(path), *SIZES, "-o", str(tmp_path / "out.csv")]) == 0
+    found = np.loadtxt(tmp_path / "out.csv", delimiter=",", dtype=np.float32)
+    np.testing.assert_array_equal(found, want)  # numbers alone
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ('"a"', {"id": "a"}),
+        ('""', {"id": ""}),
+        ("0", {"id": 0}),
+        ("1.5", {"id": 1.5}),
+        ("9" * 400, {"id": int("9" * 400)}),
+        ("null", {}),
+        ("true", {}),
+        ("NaN", {}),
+        ("1e999", {}),
+        ("{}", {}),
+    ],
+)
+def test_an_id_is_a_text_or_a_number(tmp_path, given, found):
+    (tmp_path / "texts.jsonl").write_text(f'{{"text": "b", "id": {given}}}')
+    (line,) = read_texts(tmp_path / "texts.jsonl", "text")
+    assert (line.text, line.named) == ("b", found)
+
+
+def texts_of(*arguments, **options):
+    return [line.text for line in read_texts(*arguments, **options)]
+
+
 def test_lines_end_where_those_of_a_file_end(tmp_path):
     """Unicode's own line ends are part of a text, and JSON may hold them as they are; a byte order mark is not."""
     path = tmp_path / "texts.txt"
     path.write_bytes("\ufeffa\u2028b\r\nc\x0bd\x85e\n\n \nf".encode())
-    assert read_texts(path, "text") == ["a\u2028b", "c\x0bd\x85e", "f"]
-    assert read_texts(path, "text", blank=True) == ["a\u2028b", "c\x0bd\x85e", "", " ", "f"]
+    assert texts_of(path, "text") == ["a\u2028b", "c\x0bd\x85e", "f"]
+    assert texts_of(path, "text", blank=True) == ["a\u2028b", "c\x0bd\x85e", "", " ", "f"]
     path.write_bytes(b"a\n\n")
-    assert read_texts(path, "text", blank=True) == ["a", ""]
+    assert texts_of(path, "text", blank=True) == ["a", ""]
     path.write_bytes(b"")
-    assert read_texts(path, "text", blank=True) == []
+    assert texts_of(path, "text", blank=True) == []
     path.write_bytes('\ufeff"a\u2028b"\n{"text": "c\u2029"}'.encode())
-    assert read_texts(path, "text", jsonl=True) == ["a\u2028b", "c\u2029"]
+    assert texts_of(path, "text", jsonl=True) == ["a\u2028b", "c\u2029"]
 
 
 def test_what_is_not_there(encoder, tmp_path, monkeypatch, capfd):

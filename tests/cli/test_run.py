@@ -57,7 +57,7 @@ def test_a_flag_that_is_none_is_named_with_the_usage_of_its_command(arguments, f
 
 
 def test_several_prompts_a_file_and_their_results(model, tmp_path, capfd):
-    (tmp_path / "more.jsonl").write_text('"bab"\n\n{"prompt": "c\\u00e9"}\n')
+    (tmp_path / "more.jsonl").write_text('"bab"\n\n{"prompt": "c\\u00e9", "id": "e\\ud800"}\n')
     (tmp_path / "more.txt").write_text("abba\n")
     common = [
         "run",
@@ -81,6 +81,7 @@ def test_several_prompts_a_file_and_their_results(model, tmp_path, capfd):
     assert [(row["prompt"], row["output"]) for row in rows] == [
         (p, i) for p in ("cab", "bab", "c\u00e9") for i in (0, 1)
     ]
+    assert [row.get("id") for row in rows] == [None] * 4 + ["e\ud800"] * 2 and "id" not in rows[0]
     assert all(row["finish_reason"] in ("length", "stop") and len(row["tokens"]) <= 3 for row in rows)
     summary = json.loads(out.splitlines()[-1])
     assert summary["outputs"] == rows

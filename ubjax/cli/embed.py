@@ -2,16 +2,16 @@
 
 import argparse
 import io
-import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ubjax.analysis import count_compilations
-from ubjax.cli.texts import read_texts
+from ubjax.cli.texts import Line, json_line, read_texts
 from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import MAX_SEQ, WEIGHT_DTYPES, EngineConfig
@@ -38,14 +38,15 @@ def add_parser(commands: Any) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="texts: one a line, or JSONL of strings or {text: ...}; -: stdin",
+        help="texts: one a line, or JSONL of strings or {text: ...}, with an id or none; -: stdin",
     )
     parser.add_argument("--jsonl", action="store_true", help="the input is JSONL whatever its name")
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
-        help="write the vectors to .npy, .jsonl or .csv (default: JSONL on stdout)",
+        help="write the vectors to .npy, .jsonl or .csv (default: JSONL on stdout); where texts have an id, lines of "
+        "JSONL are {id: ..., embedding: ...}",
     )
     parser.add_argument("--pooling", choices=KINDS[1:], help="default: as the model's files say")
     parser.add_argument(
@@ -82,39 +83,39 @@ def execute(args: argparse.Namespace) -> int:
     check_outputs({"--output": args.output})
     if args.output is not None:
         check_writable(args.output)
-    texts = read_texts(args.file, "text", jsonl=args.jsonl, blank=True)
-    if not texts:
+    lines = read_texts(args.file, "text", jsonl=args.jsonl, blank=True)
+    if not lines:
         raise ValueError(f"{args.file} holds 0 texts, at least 1 is needed")
     if args.compilation_cache:
         print(f"compiled programs are kept in {use_compilation_cache()}", file=sys.stderr)
     engine = load_engine(args)
     start = time.perf_counter()
-    with count_compilations() as compilations, Progress(len(texts), "embedding") as progress:
+    with count_compilations() as compilations, Progress(len(lines), "embedding") as progress:
         vectors = engine.embed(
-            texts,
+            [line.text for line in lines],
             pooling=args.pooling,
             normalize=args.normalize,
             prompt_name=args.prompt_name,
             on_progress=progress.update,
         )
     seconds = time.perf_counter() - start
-    write(vectors, args.output)
-    print(f"{len(texts)} texts in {seconds:.1f} s; {engine.usage}; {compilations}", file=sys.stderr)
+    write(vectors, lines, args.output)
+    print(f"{len(lines)} texts in {seconds:.1f} s; {engine.usage}; {compilations}", file=sys.stderr)
     if args.json:
         summary = {
-            "texts": len(texts),
+            "texts": len(lines),
             "width": vectors.shape[1],
             "pooling": args.pooling or engine.pooling.kind,
             "normalized": engine.pooling.normalize if args.normalize is None else args.normalize,
             "seconds": seconds,
-            "texts_per_second": len(texts) / seconds,
+            "texts_per_second": len(lines) / seconds,
             "tokens": engine.usage.tokens,
             "ubatches": engine.usage.ubatches,
             "buckets": dict(engine.usage.buckets),
             "padded_share": engine.usage.padded_share,
             "compilations": compilations.total,
         }
-        print(json.dumps(summary, ensure_ascii=False))
+        print(json_line(summary))
     return 0
 
 
@@ -131,17 +132,33 @@ def load_engine(args: argparse.Namespace) -> Engine | EncoderEngine:
     return Engine(model, tokenizer, encoder if isinstance(model, Encoder) else decoder)
 
 
-def write(vectors: np.ndarray, output: Path | None) -> None:
-    """The vectors to a file by its ending, or as JSONL to stdout."""
-    rows = [",".join(map(str, row)) for row in vectors]
+def write(vectors: np.ndarray, lines: Sequence[Line], output: Path | None) -> None:
+    """The vectors to a file by its ending, or as JSONL to stdout; there are ids in JSONL alone."""
     if output is None:
-        print("".join(f"[{row}]\n" for row in rows), end="", flush=True)
+        print(_jsonl(vectors, lines), end="", flush=True)
         return
     if output.suffix == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, vectors)
         data = buffer.getvalue()
     else:
-        line = "[{}]\n" if output.suffix == ".jsonl" else "{}\n"
-        data = "".join(map(line.format, rows)).encode()
+        text = (
+            _jsonl(vectors, lines)
+            if output.suffix == ".jsonl"
+            else "".join(f"{row}\n" for row in _rows(vectors))
+        )
+        data = text.encode()
     write_whole(output, [memoryview(data)])
+
+
+def _rows(vectors: np.ndarray) -> list[str]:
+    return [",".join(map(str, row)) for row in vectors]
+
+
+def _jsonl(vectors: np.ndarray, lines: Sequence[Line]) -> str:
+    """A line for each vector: its numbers, or an object with the id of its text once one of them has an id."""
+    rows = [f"[{row}]" for row in _rows(vectors)]
+    if any(line.named for line in lines):
+        objects = [json_line({**line.named, "embedding": []}) for line in lines]
+        rows = [text.removesuffix("[]}") + row + "}" for text, row in zip(objects, rows, strict=True)]
+    return "".join(f"{row}\n" for row in rows)

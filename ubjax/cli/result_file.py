@@ -1,10 +1,11 @@
 """`--output FILE`: results as JSONL, each written as it comes, so that an interrupt loses none that was there."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from ubjax.cli.texts import json_line
 
 
 class ResultFile:
@@ -44,7 +45,7 @@ class ResultFile:
         if self._file is None:
             return
         try:
-            self._file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            self._file.writelines(json_line(row) + "\n" for row in rows)
             self._file.flush()
         except OSError as error:
             raise ValueError(f"{self._path} can't be written: {error.strerror}") from None

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ubjax.analysis.ladder_kinds import parse_ladder
 from ubjax.cli.prompt_cache import PromptCache
 from ubjax.cli.result_file import ResultFile
-from ubjax.cli.texts import read_texts
+from ubjax.cli.texts import Line, json_line, read_texts
 from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
 from ubjax.config import KV_DTYPES, WEIGHT_DTYPES, EngineConfig
@@ -45,7 +44,8 @@ def add_parser(commands: Any) -> None:
         "-f",
         "--file",
         type=Path,
-        help="more prompts, one a line; in .jsonl a string, or an object of whose entries only prompt is read",
+        help="more prompts, one a line; in .jsonl a string, or an object with the prompt and, if its results are to "
+        "carry one, an id",
     )
     parser.add_argument(
         "--raw", action="store_true", help="continue the text as it is, without the chat template"
@@ -148,7 +148,7 @@ def execute(args: argparse.Namespace) -> int:
     # What is wrong with these is said before any work.
     Request(ids=(), max_tokens=args.max_tokens, n=args.n, stop=tuple(args.stop))
     check_outputs({"--output": args.output, "--prompt-cache": args.prompt_cache})
-    prompts = args.prompt + (read_texts(args.file, "prompt") if args.file else [])
+    prompts = [*map(Line, args.prompt), *(read_texts(args.file, "prompt") if args.file else [])]
     if not prompts:
         raise ValueError("there are 0 prompts, at least 1 (an argument, or a line of --file) is needed")
     alone = len(prompts) == 1 and args.n == 1
@@ -163,18 +163,19 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _generate(
-    args: argparse.Namespace, prompts: list[str], options: dict[str, Any], file: ResultFile
+    args: argparse.Namespace, prompts: list[Line], options: dict[str, Any], file: ResultFile
 ) -> list[Generation]:
     engine, tokenizer = load_engine(args)
     chat = tokenizer.chat_template is not None and not args.raw
     if args.system is not None and not chat:
         raise ValueError("--system needs the chat template: the file has none, or --raw was given")
-    ids = [_chat_ids(tokenizer, p, args.system) if chat else tokenizer.encode(p) for p in prompts]
+    texts = [prompt.text for prompt in prompts]
+    ids = [_chat_ids(tokenizer, text, args.system) if chat else tokenizer.encode(text) for text in texts]
     if len(prompts) > 1 or args.n > 1:
         results = _many(engine, ids, prompts, options, file)
     else:
         if not chat:
-            print(prompts[0], end="", flush=True)
+            print(texts[0], end="", flush=True)
         results = _alone(engine, ids[0], args.prompt_cache, options)
     file.finish(_rows_of(prompts, results))
     return results
@@ -203,7 +204,7 @@ def _chat_ids(tokenizer: Tokenizer, prompt: str, system: str | None) -> list[int
 
 
 def _many(
-    engine: Engine, ids: list[list[int]], prompts: list[str], options: dict[str, Any], file: ResultFile
+    engine: Engine, ids: list[list[int]], prompts: list[Line], options: dict[str, Any], file: ResultFile
 ) -> list[Generation]:
     """All prompts together, a line on stderr and one in the file as each output ends; then their texts."""
     total, done = len(ids) * options["n"], 0
@@ -217,17 +218,17 @@ def _many(
         results = pieces.results
     for prompt, result in zip(prompts, results, strict=True):
         for output in (result, *result.others):
-            print(f"--- {prompt}\n{output.text if output.error is None else '(' + output.error + ')'}")
+            print(f"--- {prompt.text}\n{output.text if output.error is None else '(' + output.error + ')'}")
     return results
 
 
-def _rows_of(prompts: list[str], results: list[Generation]) -> list[dict[str, Any]]:
+def _rows_of(prompts: list[Line], results: list[Generation]) -> list[dict[str, Any]]:
     """A row for every output, in the order of the prompts."""
     pairs = zip(prompts, results, strict=True)
     return [_row(prompt, output) for prompt, result in pairs for output in (result, *result.others)]
 
 
-def _report(args: argparse.Namespace, prompts: list[str], results: list[Generation]) -> None:
+def _report(args: argparse.Namespace, prompts: list[Line], results: list[Generation]) -> None:
     print(f"\n{results[0].report}", file=sys.stderr)
     if args.json:
         report = results[0].report
@@ -241,9 +242,9 @@ def _report(args: argparse.Namespace, prompts: list[str], results: list[Generati
             "prompt_tokens_per_second": report.prompt_rate,
             "generated_tokens_per_second": report.decode_rate,
         }
-        print(json.dumps(summary, ensure_ascii=False))
+        print(json_line(summary))
 
 
-def _row(prompt: str, output: Generation) -> dict[str, Any]:
+def _row(prompt: Line, output: Generation) -> dict[str, Any]:
     names = ("output", "text", "tokens", "finish_reason", "error", "first_token_seconds", "decode_seconds")
-    return {"prompt": prompt, **{name: getattr(output, name) for name in names}}
+    return {**prompt.named, "prompt": prompt.text, **{name: getattr(output, name) for name in names}}
