@@ -17,7 +17,7 @@ def refused(engine, tokens, seq_id) -> NoSlotError:
     with pytest.raises(NoSlotError) as caught:
         engine.decode(engine.batch(tokens, seq_id=seq_id))
     assert unchanged(engine, before)
-    assert str(caught.value).endswith("; nothing was changed") and ". " not in str(caught.value)
+    assert "; nothing was changed" in str(caught.value) and ". " not in str(caught.value)
     return caught.value
 
 
@@ -39,7 +39,7 @@ def test_a_smaller_batch_fits(three_of_five):
     error = refused(three_of_five, [1, 2, 3, 4], [3] * 4)
     assert str(error) == (
         "ubatch 0 needs 4 cells of one stream, 1 are free: no slot; the cache holds 15 of 16 cells; "
-        "the first 1 of its 4 tokens fit now; nothing was changed"
+        "the first 1 of its 4 tokens fit now; nothing was changed: rm frees cells, a larger n_ctx has more"
     )
     report = error.report
     assert (report.free, int(error.status.needed), report.n_by_sequence) == (1, 4, (5, 5, 5, 0))
@@ -74,7 +74,9 @@ def test_larger_than_the_cache():
         "each sequence has 16 cells, sequence 2 holds 3; 17 tokens of one stream never fit into its"
         in str(error)
     )
+    assert str(error).endswith("; nothing was changed: a larger n_ctx or kv_unified is needed")
     error = refused(streams, [1] * 20, [3, 2] * 6 + [2] * 8)
+    assert str(error).endswith("; nothing was changed: rm frees cells, a larger n_ctx or kv_unified has more")
     assert (error.never, error.fits) == (False, 19)
     report = streams.memory_report()
     assert (report.room, report.fits, report.free) == ((16, 16, 13, 16), 61, 61)
@@ -146,6 +148,7 @@ def test_a_window_cache_without_room_says_what_fits():
     error = refused(engine, [1] * 8, [1] * 8)
     held = "the cache holds 21 of 32 cells and its window cache 21 of 24; the first 3 of its 8 tokens fit now"
     assert held in str(error)
+    assert str(error).endswith("; nothing was changed: rm frees cells, swa_full has more")
     assert (error.fits, error.report.fits, error.report.caches[1].shared) == (3, 3, 21)
 
 

@@ -225,7 +225,9 @@ class EmbedsByDecoding(Embeds):
             )
         sequences, n_batch = self.free_sequences(), self.batch_config.n_batch
         if not sequences:
-            raise ValueError("every sequence is in use, an empty one is needed to embed a text")
+            raise ValueError(
+                "every sequence is in use, an empty one is needed to embed a text (rm empties one)"
+            )
         n_cells = self.n_free_cells() if self.memory.unified else self.memory.n_cells
         limit = "n_batch" if n_batch <= n_cells else "the cells that are free"
         if n_batch > n_cells and self.memory.n_streams > 1:

@@ -72,9 +72,9 @@ class Gauges(Prefixes):
         used = np.sum(np.asarray(cells[0].pos) >= 0, axis=1)
         rank, stream = _ranks(batch, full)
         fits = _first(rank >= (full.n_cells - used)[stream])
-        n_ubatch = 0
+        n_ubatch, in_window = 0, len(self.caches) > 1 and fits == n
         if len(self.caches) > 1:
-            n_ubatch = self._smaller_ubatch(cells, batch, mode) if fits == n and mode.causal else 0
+            n_ubatch = self._smaller_ubatch(cells, batch, mode) if in_window and mode.causal else 0
             fits = self._longest(cells, batch, mode, fits)
         most = int(rank.max()) + 1
         never = most > full.n_cells
@@ -87,7 +87,17 @@ class Gauges(Prefixes):
         else:
             verdict = "not one token fits until cells are free"
         words = f"{sentence(status)}; {self._held(cells, used)}; {verdict}; nothing was changed"
+        if not n_ubatch:
+            words += f": {self._way_out(0, 1) if in_window else self._way_out(most)}"
         return NoSlotError(words, status, fits=fits, never=never, report=self._later_report())
+
+    def _way_out(self, needed: int, c: int = 0) -> str:
+        """What can be done so that a stream of cache c has the cells that are needed."""
+        config = self.caches[c]
+        more = "swa_full" if c else "a larger n_ctx"
+        if not c and config.n_streams > 1 and needed <= config.n_streams * config.n_cells:
+            more += " or kv_unified"
+        return f"{more} is needed" if needed > config.n_cells else f"rm frees cells, {more} has more"
 
     def _held(self, cells: AllCells, used: np.ndarray) -> str:
         n_cells = self.memory.n_cells

@@ -217,7 +217,7 @@ class Loops(EngineState):
         status = refusal(Reason.NO_SLOT, where=where, found=found, needed=needed).status
         words = (
             f"step {where} of {n_steps} needs {needed} cells of one stream, {found} are free: no slot; "
-            f"the steps before it fit now; nothing was changed"
+            f"the steps before it fit now; nothing was changed: {self._way_out(needed)}"
         )
         raise NoSlotError(words, status, fits=where, report=self._later_report())
 

@@ -120,6 +120,7 @@ def test_a_loop_without_room_names_the_step_and_changes_nothing():
     before = state(engine)
     with pytest.raises(NoSlotError, match=r"step 4 of 32 needs 2 cells of one stream, 1 are free") as refused:
         engine.decode_steps(rows, MAX_STEPS, drawing)
+    assert str(refused.value).endswith("; nothing was changed: rm frees cells, a larger n_ctx has more")
     assert refused.value.fits == 4 and unchanged(engine, before)
     steps = engine.decode_steps(rows, 4, drawing)
     assert [len(drawn) for drawn in steps.drawn] == [4, 4]

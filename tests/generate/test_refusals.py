@@ -82,8 +82,10 @@ def test_sequences_of_the_caller_are_left_alone():
     beside = engine.generate([[1, 2, 3], [4]], max_tokens=5, logprobs=2)
     assert all(same(found, lone) for found, lone in zip(beside, alone, strict=True))
     assert [engine.pos_max(seq) for seq in range(4)] == [1, -1, 1, -1]
-    with pytest.raises(ValueError, match=r"the context holds 92 of one sequence \(4 of 96 cells are taken\)"):
+    with pytest.raises(ValueError, match=r"holds 92 of one sequence \(4 of 96 cells are taken, rm frees"):
         engine.generate([1] * 93)
+    with pytest.raises(ValueError, match="holds 92 of one sequence; a larger n_ctx is needed"):
+        engine.generate([1] * 97)
     engine.decode(engine.batch([5, 6], seq_id=[1, 3]))
     before = state(engine)
     with pytest.raises(ValueError, match="all 4 sequences hold tokens, an empty one is needed"):

@@ -46,7 +46,7 @@ def refused(kind, data, words, seq=0):
         loaded.set_state(data, seq)
     assert unchanged(loaded, before)
     text = str(caught.value)
-    assert text.startswith("the state ") and text.endswith("nothing was changed") and "\n" not in text
+    assert text.startswith("the state ") and "nothing was changed" in text and "\n" not in text
     assert len(text) < 400
     text.encode()  # fit for any terminal
 
@@ -73,7 +73,7 @@ def test_flipped_bytes(kind, seq):
         try:
             loaded.set_state(data, seq)
         except ValueError as error:
-            assert str(error).endswith("nothing was changed")
+            assert "nothing was changed" in str(error)
             continue
         survivors += 1
         assert whole[at : at + 1] == b" "  # a blank at the end of the header, flipped to another

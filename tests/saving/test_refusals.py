@@ -22,7 +22,7 @@ def test_a_state_larger_than_the_cache_is_refused():
                 tensors[f"full.{name}"] = np.repeat(tensors[f"full.{name}"], 7, axis)
         with pytest.raises(NoSlotError, match=r"needs 35 cells .* 32 of its 32 are free") as caught:
             engine.set_state(joined(metadata, tensors), seq)
-        assert caught.value.never
+        assert caught.value.never and str(caught.value).endswith("changed: a larger n_ctx is needed")
     assert unchanged(engine, before)
 
 

@@ -95,7 +95,7 @@ def test_a_sequence_is_replaced_only_if_the_new_one_fits():
         engine.set_state(data, 0)
     assert str(caught.value) == (
         "the state needs 17 cells of one stream of the full cache, 16 of its 32 are free: no slot; "
-        "nothing was changed"
+        "nothing was changed: rm frees cells, a larger n_ctx has more"
     )
     assert (caught.value.fits, caught.value.never, caught.value.report.free) == (16, False, 8)
     assert unchanged(engine, before)

@@ -145,12 +145,14 @@ def _check_ids(engine: Decodes, ids: tuple[int, ...]) -> None:
     if not ids:
         raise ValueError("the prompt has 0 tokens, at least 1 is needed")
     if len(ids) > room:
-        taken = f" ({n_cells - room} of {n_cells} cells are taken)" if room < n_cells else ""
         divided = engine.memory.n_streams
-        way = f" (it is divided among {divided} sequences, unless kv_unified)" if divided > 1 else ""
+        way_out = "; a larger n_ctx is needed"
+        if len(ids) <= n_cells:
+            way_out = f" ({n_cells - room} of {n_cells} cells are taken, rm frees them)"
+        elif divided > 1:
+            way_out += f" (it is divided among {divided} sequences, unless kv_unified)"
         raise ValueError(
-            f"the prompt has {len(ids)} tokens, the context holds {room} of one sequence"
-            f"{taken or '; a larger n_ctx is needed' + way}"
+            f"the prompt has {len(ids)} tokens, the context holds {room} of one sequence{way_out}"
         )
     for i, token in enumerate(ids):
         if not 0 <= token < n_vocab:

@@ -204,7 +204,7 @@ class Saving(Gauges):
         status = refusal(Reason.NO_SLOT, where=-1, found=found, needed=needed).status
         return NoSlotError(
             f"the state needs {needed} cells of one stream of the {NAMES[c]} cache, {found} of its "
-            f"{config.n_cells} are free: no slot; nothing was changed",
+            f"{config.n_cells} are free: no slot; nothing was changed: {self._way_out(needed, c)}",
             status,
             fits=found,
             never=needed > config.n_cells,
