@@ -76,7 +76,7 @@ def test_state_rows_and_types():
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"token": [1, 2], "seq_id": [0]}, "seq_id has 1 entries, 2 are needed"),
+        ({"token": [1, 2], "seq_id": [0]}, "seq_id has 1 entry, 2 are needed"),
         ({"token": [1, 2], "seq_id": [0, 4]}, r"token 1 belongs to sequence 4, a sequence in \[0, 4\)"),
         ({"token": [1, 2], "seq_id": [[0], [0, -1]]}, "token 1 belongs to sequence -1"),
         ({"token": [1, 2], "seq_id": [[0], []]}, "token 1 belongs to 0 sequences"),
@@ -195,9 +195,9 @@ def test_ids_positions_and_indices():
         builder.add_token(0, id=100)
     builder.add_token(0, id=3, pos=9)
     builder.add_token(1)
-    with pytest.raises(ValueError, match="token 0 was given 4 positions, 1 are needed"):
+    with pytest.raises(ValueError, match="token 0 was given 4 positions, 1 is needed"):
         builder.set_token_pos(0, [1, 2, 3, 4])
-    with pytest.raises(ValueError, match="token 1 was given 1 positions, 4 are needed"):
+    with pytest.raises(ValueError, match="token 1 was given 1 position, 4 are needed"):
         builder.set_token_pos(1, 5)
     with pytest.raises(ValueError, match=r"token 2 is not in the batch, an index in \[0, 2\)"):
         builder.set_token_output(2, True)
@@ -213,9 +213,7 @@ def test_builder_without_tokens_or_with_some_states():
         builder.build()
     builder.add_token(0, id=1, state=[1, 2, 3])
     builder.add_token(0, id=2)
-    with pytest.raises(
-        InvalidBatchError, match="token 1 differs from the others: 1 rows carry a hidden state"
-    ):
+    with pytest.raises(InvalidBatchError, match="token 1 differs from the others: 1 row with a hidden state"):
         builder.build()
 
 

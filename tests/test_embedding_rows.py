@@ -148,9 +148,7 @@ def test_state_rows_that_are_refused():
     builder = on.builder()
     builder.add_token(0, id=1, state=np.zeros(16))
     builder.add_token(0, id=1)
-    with pytest.raises(
-        InvalidBatchError, match="token 1 differs from the others: 1 rows carry a hidden state"
-    ):
+    with pytest.raises(InvalidBatchError, match="token 1 differs from the others: 1 row with a hidden state"):
         builder.build()
     with pytest.raises(ValueError, match=r"the hidden-state rows have shape \[1, 16\], \[1, 0\] is needed"):
         engine(True).batch([1], state=np.zeros((1, 16)))

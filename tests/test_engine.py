@@ -28,8 +28,8 @@ def test_a_full_cache_says_what_is_free_and_needed_and_stays_as_it_was():
     with pytest.raises(NoSlotError) as caught:
         engine.decode(engine.batch([2] * 4))
     assert str(caught.value) == (
-        "ubatch 0 needs 4 cells of one stream, 1 are free: no slot; the cache holds 15 of 16 cells; "
-        "the first 1 of its 4 tokens fit now; nothing was changed: rm frees cells, a larger n_ctx has more"
+        "ubatch 0 needs 4 cells of one stream, 1 is free: no slot; the cache holds 15 of 16 cells; "
+        "the first 1 of its 4 tokens fits now; nothing was changed: rm frees cells, a larger n_ctx has more"
     )
     assert caught.value.result == 1
     assert unchanged(engine, before)

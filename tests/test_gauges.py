@@ -38,8 +38,8 @@ def three_of_five():
 def test_a_smaller_batch_fits(three_of_five):
     error = refused(three_of_five, [1, 2, 3, 4], [3] * 4)
     assert str(error) == (
-        "ubatch 0 needs 4 cells of one stream, 1 are free: no slot; the cache holds 15 of 16 cells; "
-        "the first 1 of its 4 tokens fit now; nothing was changed: rm frees cells, a larger n_ctx has more"
+        "ubatch 0 needs 4 cells of one stream, 1 is free: no slot; the cache holds 15 of 16 cells; "
+        "the first 1 of its 4 tokens fits now; nothing was changed: rm frees cells, a larger n_ctx has more"
     )
     report = error.report
     assert (report.free, int(error.status.needed), report.n_by_sequence) == (1, 4, (5, 5, 5, 0))

@@ -33,7 +33,7 @@ def test_only_the_last_of_twelve_is_an_output():
         ValueError, match=r"^token 12 is not in the batch of 12 tokens; outputs are token 11$"
     ):
         outputs.logits(12)
-    with pytest.raises(ValueError, match=r"^output -2 does not exist: the batch has 1 outputs$"):
+    with pytest.raises(ValueError, match=r"^output -2 does not exist: the batch has 1 output$"):
         outputs.logits(-2)
 
 

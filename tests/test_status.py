@@ -61,6 +61,17 @@ def test_merge_and_when_under_jit():
     assert int(both(no, no).code) == Reason.OK
 
 
+def test_one_is_no_many():
+    assert sentence(Status.of(Reason.NO_SLOT, 0, found=0, needed=1)) == (
+        "ubatch 0 needs 1 cell of one stream, 0 are free: no slot"
+    )
+    assert sentence(Status.of(Reason.NO_SLOT, 2, found=1, needed=4)) == (
+        "ubatch 2 needs 4 cells of one stream, 1 is free: no slot"
+    )
+    mixed = sentence(Status.of(Reason.MIXED_NOT_ALLOWED, 3, found=1, needed=2))
+    assert mixed.endswith("found 1 row with an embedding, 0 or 2 are needed")
+
+
 def test_refusal_on_the_host():
     error = refusal(Reason.BATCH_TOO_LARGE, where=-1, found=9, needed=8)
     assert isinstance(error, InvalidBatchError) and str(error) == "the batch holds 9 tokens, n_batch allows 8"

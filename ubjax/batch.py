@@ -26,6 +26,7 @@ import numpy as np
 from ubjax.config import BatchConfig, as_integer
 from ubjax.host_arrays import as_finite, as_flags, as_int32, length_of, sized
 from ubjax.pictures import TokenRows, draw_batch
+from ubjax.pictures.wording import amount
 from ubjax.pytree import at_hand, pytree
 from ubjax.status import Reason, refusal
 from ubjax.typing import I32, Array, Bool, Float, Int32, UInt32, Whole
@@ -199,7 +200,8 @@ def _sequence_words(seq_id: Any, n: int, config: BatchConfig) -> tuple[np.ndarra
     if isinstance(seq_id, jax.Array):
         seq_id = np.asarray(seq_id)
     if length_of(seq_id, "seq_id") != n:
-        raise ValueError(f"seq_id has {len(seq_id)} entries, {n} are needed")
+        found = amount(len(seq_id), "entry", "entries")
+        raise ValueError(f"seq_id has {found}, {amount(n, 'is', 'are')} needed")
     if (
         isinstance(seq_id, np.ndarray)
         or not n
@@ -262,9 +264,11 @@ def mark_all_outputs(batch: Batch) -> Batch:
     """Every token an output, as embedding mode needs it; warns when the caller had left some unmarked (host only)."""
     rows = np.arange(batch.capacity) < np.asarray(batch.n_tokens)
     missing = rows & ~np.asarray(batch.output)
-    if missing.any():
+    n = int(missing.sum())
+    if n:
+        marked = f"{amount(n, 'unmarked token was', 'unmarked tokens were')} marked"
         warnings.warn(
-            f"embedding mode needs every token as an output: {int(missing.sum())} unmarked tokens were marked, "
+            f"embedding mode needs every token as an output: {marked}, "
             f"the first is token {int(np.argmax(missing))}",
             stacklevel=2,
         )

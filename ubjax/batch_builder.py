@@ -17,6 +17,7 @@ import numpy as np
 from ubjax.batch import ROW_EMBD, ROW_ID, Batch
 from ubjax.config import BatchConfig, as_integer
 from ubjax.host_arrays import as_finite, as_int32
+from ubjax.pictures.wording import amount
 from ubjax.status import Reason, refusal
 from ubjax.typing import Whole
 
@@ -132,7 +133,8 @@ class BatchBuilder:
         values = tuple(int(p) for p in np.ravel(as_int32(pos, f"the position of token {index}")))
         needed = self.config.n_pos if token.id is None else 1
         if len(values) != needed:
-            raise ValueError(f"token {index} was given {len(values)} positions, {needed} are needed")
+            found = amount(len(values), "position")
+            raise ValueError(f"token {index} was given {found}, {amount(needed, 'is', 'are')} needed")
         token.pos = values
 
     def set_token_output(self, index: int, output: bool) -> None:

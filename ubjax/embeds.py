@@ -16,6 +16,7 @@ from ubjax.config import BatchConfig, MemoryConfig, as_integer
 from ubjax.generate import TextCodec
 from ubjax.host_arrays import as_items
 from ubjax.outputs import Outputs
+from ubjax.pictures.wording import amount
 from ubjax.pooling import Pooling, sequences_of
 from ubjax.progress import LateProgress
 from ubjax.typing import Choice, Float, Text
@@ -166,7 +167,7 @@ class Embeds(abc.ABC):
         for i, n in enumerate(lengths):
             if not 1 <= n <= room.longest:
                 raise ValueError(
-                    f"{name} {i} has {n} tokens, 1 to {room.longest} ({room.limit}) are possible"
+                    f"{name} {i} has {amount(n, 'token')}, 1 to {room.longest} ({room.limit}) are possible"
                 )
         done = 0
         with LateProgress("embedding") as late:

@@ -21,6 +21,7 @@ from ubjax.host_batch import fitted
 from ubjax.ladders import BucketLadder
 from ubjax.models.encoder import Encoder
 from ubjax.outputs import Outputs
+from ubjax.pictures.wording import amount
 from ubjax.pooling import HiddenRows, Pooling
 from ubjax.pytree import Layout
 from ubjax.status import Reason, raise_if_error, refusal
@@ -66,9 +67,8 @@ class EncoderEngine(Embeds):
 
     def __repr__(self) -> str:
         b = self.batch_config
-        return (
-            f"EncoderEngine({b.n_seq_max} sequences, n_batch {b.n_batch}, n_ubatch {self.n_ubatch}, no cache)"
-        )
+        sequences = amount(b.n_seq_max, "sequence")
+        return f"EncoderEngine({sequences}, n_batch {b.n_batch}, n_ubatch {self.n_ubatch}, no cache)"
 
     @property
     def device(self) -> Any:

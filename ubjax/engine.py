@@ -34,6 +34,7 @@ from ubjax.memory.init_batch import Mode, Prepared
 from ubjax.models.decoder import Decoder
 from ubjax.models.encoder import Encoder
 from ubjax.outputs import Outputs
+from ubjax.pictures.wording import amount
 from ubjax.pooling import HiddenRows, Pooling
 from ubjax.pytree import Layout
 from ubjax.split import SplitPlan
@@ -122,9 +123,9 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         m = self.memory
         shared = "shared" if m.unified else "each"
         return (
-            f"Engine({m.n_seq_max} sequences, {m.n_cells} cells {shared}, n_batch {self.batch_config.n_batch}, "
-            f"n_ubatch {self.n_ubatch}, K/V of {kv_name(self._kv_sizes()) or 0} cells: "
-            f"{sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
+            f"Engine({amount(m.n_seq_max, 'sequence')}, {m.n_cells} cells {shared}, "
+            f"n_batch {self.batch_config.n_batch}, n_ubatch {self.n_ubatch}, "
+            f"K/V of {kv_name(self._kv_sizes()) or 0} cells: {sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
         )
 
     def warmup(

@@ -18,6 +18,7 @@ from ubjax.memory.init_batch import Mode
 from ubjax.memory.kv import AllKV
 from ubjax.memory_report import MemoryReport, memory_report
 from ubjax.models.config import DecoderConfig
+from ubjax.pictures.wording import noun
 from ubjax.prefixes import Prefixes
 from ubjax.status import NoSlotError, Status, sentence
 from ubjax.typing import Whole
@@ -83,7 +84,7 @@ class Gauges(Prefixes):
         elif n_ubatch:
             verdict = f"with n_ubatch {n_ubatch} the batch fits now"
         elif fits:
-            verdict = f"the first {fits} of its {n} tokens fit now"
+            verdict = f"the first {fits} of its {n} tokens {noun(fits, 'fits', 'fit')} now"
         else:
             verdict = "not one token fits until cells are free"
         words = f"{sentence(status)}; {self._held(cells, used)}; {verdict}; nothing was changed"

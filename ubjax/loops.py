@@ -22,6 +22,7 @@ from ubjax.generate import MAX_STEPS, N_STOP, Drawing, NextToken, Steps, stop_ro
 from ubjax.memory.caches import AllCells, Caches, next_pos, pending
 from ubjax.memory.kv import AllKV
 from ubjax.models.decoder import Decoder
+from ubjax.pictures.wording import amount
 from ubjax.pytree import Layout, pack
 from ubjax.status import DecodeError, NoSlotError, Reason, refusal
 from ubjax.step import model_step
@@ -216,7 +217,8 @@ class Loops(EngineState):
             raise misplaced
         status = refusal(Reason.NO_SLOT, where=where, found=found, needed=needed).status
         words = (
-            f"step {where} of {n_steps} needs {needed} cells of one stream, {found} are free: no slot; "
+            f"step {where} of {n_steps} needs {amount(needed, 'cell')} of one stream, "
+            f"{amount(found, 'is', 'are')} free: no slot; "
             f"the steps before it fit now; nothing was changed: {self._way_out(needed)}"
         )
         raise NoSlotError(words, status, fits=where, report=self._later_report())

@@ -15,6 +15,7 @@ from ubjax.memory.caches import AllCells, Caches
 from ubjax.memory.cells import Cells
 from ubjax.memory.slots import usable_cells
 from ubjax.memory.window import any_size
+from ubjax.pictures.wording import amount
 
 NAMES = ("full", "window")
 SHOWN = 16  # sequences in a table
@@ -116,8 +117,8 @@ class MemoryReport:
         whose = "shared" if self.unified else "of streams"
         n = len(self.room)
         return (
-            f"{self.used} of {self.caches[0].n_cells} cells ({whose}, {n} sequence{'s' * (n > 1)}) used; "
-            f"{self.fits} more token{'s' * (self.fits != 1)} fit{'s' * (self.fits == 1)} now"
+            f"{self.used} of {self.caches[0].n_cells} cells ({whose}, {amount(n, 'sequence')}) used; "
+            f"{amount(self.fits, 'more token fits', 'more tokens fit')} now"
         )
 
     def _tables(self) -> list[list[Sequence[str]]]:

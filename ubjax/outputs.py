@@ -16,6 +16,7 @@ import numpy as np
 
 from ubjax.config import as_integer
 from ubjax.host_arrays import from_host
+from ubjax.pictures.wording import amount
 from ubjax.pooling import HiddenRows, Pooling, normalized
 from ubjax.typing import Array, Choice, Float, Int32, Text, Whole
 
@@ -103,12 +104,15 @@ class Outputs:
         if i in self._place:
             return i
         if i < 0:
-            raise ValueError(f"output {i} does not exist: the batch has {len(self._ids)} outputs")
-        fault = "is no output" if i < self._n_tokens else f"is not in the batch of {self._n_tokens} tokens"
+            n = len(self._ids)
+            raise ValueError(f"output {i} does not exist: the batch has {amount(n, 'output')}")
+        size = amount(self._n_tokens, "token")
+        fault = "is no output" if i < self._n_tokens else f"is not in the batch of {size}"
         raise ValueError(f"token {i} {fault}; outputs are {_listed(self._ids)}")
 
     def __repr__(self) -> str:
-        return f"Outputs({len(self._ids)} of {self._n_tokens} tokens: {_listed(self._ids)})"
+        of = amount(self._n_tokens, "token")
+        return f"Outputs({len(self._ids)} of {of}: {_listed(self._ids)})"
 
 
 def _listed(ids: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ubjax.config import as_integer
 from ubjax.memory import caches
+from ubjax.pictures.wording import amount
 from ubjax.sequences import Sequences
 from ubjax.typing import Whole
 
@@ -39,8 +40,8 @@ class Prefixes(Sequences, abc.ABC):
         if not tokens or not np.array_equal(np.sort(pos), np.arange(len(tokens))):
             first, last = (int(pos.min()), int(pos.max())) if pos.size else (-1, -1)
             raise ValueError(
-                f"sequence {seq} holds positions {first} to {last}: for {len(tokens)} tokens to be kept it has "
-                f"to hold 0 to {len(tokens) - 1}, each in one cell"
+                f"sequence {seq} holds positions {first} to {last}: for "
+                f"{amount(len(tokens), 'token')} to be kept it has to hold 0 to {len(tokens) - 1}, each in one cell"
             )
         self._touched([seq])
         self._kept[seq] = tokens

@@ -15,6 +15,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from ubjax.pictures.wording import amount, noun
 from ubjax.pytree import pytree
 from ubjax.typing import I32, Scalar
 
@@ -55,8 +56,8 @@ SENTENCE = {
     Reason.MIXED_BOTH: "token {where} differs from the others in kind: rows with both an id and an embedding "
     "({found} of them) must be all rows ({needed}) or none",
     Reason.MIXED_NOT_ALLOWED: "token {where}: this model takes id rows or embedding rows in one batch, not both; "
-    "found {found} embedding rows, 0 or {needed} are needed",
-    Reason.STATE_NOT_ALL: "token {where} differs from the others: {found} rows carry a hidden state, "
+    "found {rows} with an embedding, 0 or {needed} are needed",
+    Reason.STATE_NOT_ALL: "token {where} differs from the others: {rows} with a hidden state, "
     "0 or {needed} are needed",
     Reason.TOKEN_ID: "token {where} has id {found}, an id in [0, {needed}) is needed",
     Reason.SEQ_ID: "token {where} belongs to sequence {found}, a sequence in [0, {needed}) is needed",
@@ -72,7 +73,7 @@ SENTENCE = {
     Reason.POS_HOLE: "token {where} jumps to position {found}, position {needed} of its sequence is needed first",
     Reason.SPLIT_FAILED: "the split took {found} of {needed} tokens: the sequence sets of this batch can't be cut "
     "this way (token {where} was left over)",
-    Reason.NO_SLOT: "ubatch {where} needs {needed} cells of one stream, {found} are free: no slot",
+    Reason.NO_SLOT: "ubatch {where} needs {cells} of one stream, {found} {are} free: no slot",
     Reason.LOST: "the step failed after it had taken over the K/V buffers: the cache was cleared",
     Reason.STEP_FAILED: "the step of a ubatch failed: its sequences were cut back to where they were before it",
     Reason.NOTHING_ALLOWED: "sequence {where} has {found} tokens to choose from (masked, biased to -inf, or NaN), "
@@ -178,7 +179,18 @@ def result_of(status: Status) -> int:
 def sentence(status: Status) -> str:
     """The one sentence of a status on the host."""
     numbers = {name: int(np.asarray(getattr(status, name))) for name in ("where", "found", "needed")}
-    return SENTENCE[Reason(int(np.asarray(status.code)))].format(**numbers)
+    return _words(Reason(int(np.asarray(status.code))), **numbers)
+
+
+def _words(reason: Reason, where: int, found: int, needed: int) -> str:
+    return SENTENCE[reason].format(
+        where=where,
+        found=found,
+        needed=needed,
+        are=noun(found, "is", "are"),
+        rows=amount(found, "row"),
+        cells=amount(needed, "cell"),
+    )
 
 
 def refusal(reason: Reason, where: int, found: int, needed: int) -> DecodeError:
@@ -186,7 +198,7 @@ def refusal(reason: Reason, where: int, found: int, needed: int) -> DecodeError:
     numbers = {"where": where, "found": found, "needed": needed}
     small = {name: np.asarray(np.clip(n, -(2**31), 2**31 - 1), np.int32) for name, n in numbers.items()}
     status = Status(code=np.asarray(reason, np.int32), **small)
-    return _kind(status)(SENTENCE[reason].format(**numbers), status)
+    return _kind(status)(_words(reason, **numbers), status)
 
 
 def raise_if_error(status: Status, detail: str = "") -> None:

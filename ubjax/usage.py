@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 
+from ubjax.pictures.wording import amount
+
 
 @dataclasses.dataclass
 class Usage:
@@ -52,6 +54,7 @@ class Usage:
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} x{n}" for name, n in sorted(self.buckets.items()))
         return (
-            f"{self.tokens} tokens in {self.decodes} decodes, {self.ubatches} ubatches, "
-            f"{len(self.buckets)} buckets ({shapes}), {self.padded_share:.1%} padding"
+            f"{amount(self.tokens, 'token')} in {amount(self.decodes, 'decode')}, "
+            f"{amount(self.ubatches, 'ubatch', 'ubatches')}, "
+            f"{amount(len(self.buckets), 'bucket')} ({shapes}), {self.padded_share:.1%} padding"
         )

@@ -29,6 +29,7 @@ from ubjax.memory.caches import AllCells, Caches
 from ubjax.memory.init_batch import CAUSAL
 from ubjax.memory.kv import AllKV, grow
 from ubjax.outputs import take_row
+from ubjax.pictures.wording import amount
 from ubjax.pooling import pool_rows, pool_shapes
 from ubjax.programs import Program, device_shapes, host_shapes
 from ubjax.step import Step, zeros
@@ -119,7 +120,7 @@ class EnginePrograms:
         copies = self.buckets.n_copies.sizes if self.caches[0].n_streams > 1 else ()
         updates = [*((n, False) for n in copies), *([(0, True)] if self._movable else [])]
         for n_kv, (n, rotate) in itertools.product(sizes, updates):
-            shape = f"kv {kv_name(n_kv)}|{'rotated' if rotate else f'{n} copies'}"
+            shape = f"kv {kv_name(n_kv)}|{'rotated' if rotate else amount(n, 'copy', 'copies')}"
             arguments = functools.partial(self._update_arguments, n_kv, n, rotate)
             yield _program(self.step.updates, shape, arguments)
 
@@ -252,7 +253,7 @@ class Warmup:
     def summary(self) -> str:
         """One line."""
         return (
-            f"{len(self.programs)} programs in {self.seconds:.1f} s "
+            f"{amount(len(self.programs), 'program')} in {self.seconds:.1f} s "
             f"({self.compilations.total - self.compilations.cached} compiled, "
             f"{self.compilations.cached} from the persistent cache), "
             f"at most {self.temp_bytes / 2**20:.1f} MiB of temporary memory"

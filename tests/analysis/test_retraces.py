@@ -168,7 +168,7 @@ def test_a_watched_function_keeps_its_face():
     watched = watch(fresh())
     assert getattr(watched, "__name__", "") == "step" and watched(X) == 3
     assert str(watched).splitlines() == [
-        "step: 1 calls, 1 programs",
+        "step: 1 call, 1 program",
         "  call 1: step traced, step compiled: first call",
     ]
     assert jax.jit(lambda x: watched(x) + 1)(X) == 4  # inside another program

@@ -63,7 +63,7 @@ def test_every_format_is_read(tmp_path, name, text):
             "a.csv, line 1: the header is 'time,tokens', one with these columns is needed",
         ),
         ("a.csv", "", "line 1: the header is ''"),
-        ("a.csv", PLAIN + "7\n", "line 6: 1 fields, 3 are needed"),
+        ("a.csv", PLAIN + "7\n", "line 6: 1 field, 3 are needed"),
         ("a.csv", PLAIN + "x,1,2\n", "line 6: prompt is 'x', a whole number of tokens is needed"),
         ("a.csv", PLAIN + "1.5,1,2\n", "line 6: prompt is '1.5', a whole number"),
         ("a.csv", PLAIN + "0,1,2\n", "line 6: prompt is 0, 1 to 2147483647 tokens are needed"),

@@ -42,7 +42,11 @@ def test_formats(encoder, tmp_path, capfd):
         "tokens": 9,
         "ubatches": 1,
     }
-    assert "3 texts in " in err and "1 ubatches" in err and "embedding ..." in err
+    assert (
+        "3 texts in " in err
+        and "9 tokens in 1 decode, 1 ubatch, 1 bucket (" in err
+        and "embedding ..." in err
+    )
     for name, read in (
         ("out.npy", np.load),
         ("out.csv", lambda path: np.loadtxt(path, delimiter=",", dtype=np.float32)),

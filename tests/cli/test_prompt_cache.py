@@ -38,7 +38,7 @@ def test_a_prompt_starts_from_what_the_file_holds(run, tmp_path):
         tokens, err = run(prompt, *option)
         assert tokens == alone[prompt]
         assert f"{shared} prompt tokens were in {path}" in err
-        assert f"\n{n} prompt tokens, " in err
+        assert f"\n{n} prompt token{'s' * (n > 1)}, " in err
     assert run("xyz", *option, n="1")[0] == alone["xyz"][:1]
 
 

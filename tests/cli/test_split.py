@@ -216,7 +216,7 @@ BAD = [
     ('{"seq": [0, 1.5]}', "the sequence of token 1 is 1.5, a whole number or a list of them is needed"),
     ('{"seq": [255, 256]}', "token 1 belongs to sequence 256, one in [0, 256) is needed"),
     ('{"seq": [[0, -1]]}', "token 0 belongs to sequence -1, one in [0, 256) is needed"),
-    ('{"seq": [0, 1], "pos": [0]}', "pos has 1 entries, 2 are needed, one for each of seq"),
+    ('{"seq": [0, 1], "pos": [0]}', "pos has 1 entry, 2 are needed, one for each of seq"),
     ('{"seq": [0], "pos": ["0"]}', "the position of token 0 is '0', a whole number or a list of them is needed"),
     ('{"seq": [0], "pos": [[]]}', "token 0 has 0 positions, 1 is needed"),
     ('{"seq": [0, 0], "pos": [[1, 1, 1], [1, 1]]}', "token 1 has 2 positions, 1 or 3 is needed"),

@@ -118,7 +118,7 @@ def test_a_loop_without_room_names_the_step_and_changes_nothing():
     rows = [NextToken(seq=0, token=9, pos=4, left=50), NextToken(seq=1, token=8, pos=3, left=50)]
     drawing = jax.device_put(drawing_of(2, V), engine.device)
     before = state(engine)
-    with pytest.raises(NoSlotError, match=r"step 4 of 32 needs 2 cells of one stream, 1 are free") as refused:
+    with pytest.raises(NoSlotError, match=r"step 4 of 32 needs 2 cells of one stream, 1 is free") as refused:
         engine.decode_steps(rows, MAX_STEPS, drawing)
     assert str(refused.value).endswith("; nothing was changed: rm frees cells, a larger n_ctx has more")
     assert refused.value.fits == 4 and unchanged(engine, before)

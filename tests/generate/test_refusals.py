@@ -31,7 +31,7 @@ def test_a_prompt_that_is_wrong_is_refused_alone():
         (
             [[1], [2]],
             {"sampling": [Sampling()]},
-            r"sampling has 1 entries, one or 2 \(the prompts\) are needed",
+            r"sampling has 1 entry, one or 2 \(the prompts\) are needed",
         ),
         ([[1], [2]], {"stop_tokens": [-1]}, "stop_tokens names token -1"),
         ([1], {"max_prompt_tokens_per_batch": 0}, "max_prompt_tokens_per_batch is 0"),

@@ -27,7 +27,7 @@ def test_the_older_half_behind_what_is_kept_goes(sizes, expected):
 def test_nothing_can_go_when_all_is_kept(n_keep):
     assert context_shift(32, n_keep, 0, 32) == ((32, 32), 0)
     with pytest.raises(
-        ValueError, match=r"1 tokens never fit behind the 32 that are kept: .* holds 32, 33 are needed"
+        ValueError, match=r"1 token never fits behind the 32 that are kept: .* holds 32, 33 are needed"
     ):
         context_shift(32, n_keep, 1, 32)
 

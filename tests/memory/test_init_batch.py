@@ -68,7 +68,7 @@ def test_ubatches_stay_below_the_static_bound():
 def test_no_slot_leaves_everything():
     before = cells_of(UNIFIED, [{i: (i, 0) for i in range(15)}], [15])
     prepared = init_batch((before,), batch_of([(p, 0) for p in range(15, 19)], 3), 4, (UNIFIED,), max_rows=4)
-    assert sentence(prepared.status).startswith("ubatch 0 needs 4 cells of one stream, 1 are free")
+    assert sentence(prepared.status).startswith("ubatch 0 needs 4 cells of one stream, 1 is free")
     assert_same(prepared.cells[0], before)
 
 

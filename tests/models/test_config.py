@@ -137,7 +137,7 @@ BAD_SIZES = [
     ({"n_swa": 4}, "n_swa is 4 with window type none and 0 layers of it: all or none are needed"),
     ({"n_swa": 4, "swa_type": SwaType.CHUNKED}, "n_swa is 4 with window type chunked and 0 layers of it"),
     ({"swa_layers": (True, False)}, "n_swa is 0 with window type none and 1 layers of it"),
-    ({"swa_layers": (False,)}, r"swa_layers has 1 entries, 2 \(one a layer\) or none are needed"),
+    ({"swa_layers": (False,)}, r"swa_layers has 1 entry, 2 \(one a layer\) or none are needed"),
     ({"attn_softcap": 0.0}, "attn_softcap is 0.0, a finite number above 0 is needed"),
     ({"activation": "relu"}, "the activation 'relu' is not known, one of silu, gelu is needed"),
     ({"biases": ("attn_norm",)}, "'attn_norm' has no bias, one of attn_q, "),

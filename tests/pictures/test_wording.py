@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ubjax.pictures.wording import count, ends, ids_of, ranges
+from ubjax.pictures.wording import amount, count, ends, ids_of, noun, ranges
 
 
 @example([0, 100, 100, 0, 0], 13)
@@ -37,3 +37,5 @@ def test_ids_of_all_words_are_read():
 @pytest.mark.parametrize(("n", "text"), [(0, "0 cells"), (1, "1 cell"), (16384, "16,384 cells")])
 def test_counts_have_their_noun(n, text):
     assert count(n, "cell") == text
+    assert amount(n, "cell") == text.replace(",", "")
+    assert noun(n, "is", "are") == ("is" if n == 1 else "are")

@@ -140,7 +140,7 @@ STREAMS = MemoryConfig(n_cells=8, n_seq_max=4, unified=False)
         ({"strategy": "best"}, "the strategy is 'best', one of simple, equal, equal-any, seq is needed"),
         ({"n_ubatch": 0}, "n_ubatch is 0, a size in"),
         ({"n_ubatch": 2.5}, r"n_ubatch is 2\.5, an integer is needed"),
-        ({"texts": ["a"]}, "there are 1 texts, 16 are needed: one for each token"),
+        ({"texts": ["a"]}, "there is 1 text, 16 are needed: one for each token"),
         ({"cells": Cells.empty(STREAMS)}, "without the memory they belong to"),
         (
             {"memory": STREAMS, "cells": Cells.empty(MemoryConfig(n_cells=8))},

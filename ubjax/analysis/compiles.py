@@ -7,6 +7,7 @@ import html
 from collections.abc import Iterator
 
 from ubjax.analysis.events import Stage, program_events
+from ubjax.pictures.wording import amount
 
 
 @dataclasses.dataclass
@@ -65,7 +66,8 @@ class CompileCount:
     def __str__(self) -> str:
         names = ", ".join(f"{name} x{n}" for name, n in sorted(self.by_name.items()))
         known = f", {self.cached} from the persistent cache" if self.cached else ""
-        return f"{self.total} compilations in {self.seconds:.1f} s{known}" + (f" ({names})" if names else "")
+        total = amount(self.total, "compilation")
+        return f"{total} in {self.seconds:.1f} s{known}" + (f" ({names})" if names else "")
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("function", "traced", "compiled", "cached", "seconds"))

@@ -9,6 +9,7 @@ from typing import Any
 from ubjax.analysis.shapes import StepCounts, UbatchCounts, count_ubatches, steps_of
 from ubjax.analysis.traffic import Traffic
 from ubjax.ladders import BucketLadder, RectangleLadder
+from ubjax.pictures.wording import amount
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ class PaddingReport:
             f"{name} {real[name]:,} of {padded[name]:,} ({100 * self.share(name):.1f}% padding)"
             for name in real
         )
-        return "; ".join(parts) + f"; {self.programs} programs"
+        return "; ".join(parts) + f"; {amount(self.programs, 'program')}"
 
 
 def account_padding(

@@ -21,6 +21,7 @@ from ubjax.analysis.signature import (
     signature_of,
     statics_of,
 )
+from ubjax.pictures.wording import amount
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -146,7 +147,8 @@ class Watched(Generic[P, R]):
         return [Cause(few, "shape", "those of earlier calls", "other ones, which depend on values")]
 
     def __str__(self) -> str:
-        lines = [f"{name_of(self._function)}: {self.calls} calls, {len(self.retraces)} programs"]
+        calls, n = amount(self.calls, "call"), len(self.retraces)
+        lines = [f"{name_of(self._function)}: {calls}, {amount(n, 'program')}"]
         return "\n  ".join([*lines, *map(str, self.retraces)])
 
     __repr__ = __str__

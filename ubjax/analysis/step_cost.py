@@ -15,6 +15,7 @@ import numpy as np
 
 from ubjax.analysis.cost import TimedCost
 from ubjax.analysis.shapes import StepShape
+from ubjax.pictures.wording import amount
 from ubjax.typing import Float, Number
 
 
@@ -74,8 +75,8 @@ class StepCost:
             f"ms of a step by its rows: {sizes}\n"
             f"and {1e9 * self.per_row_cell:.2f} ns for each row and cell, {1e9 * self.per_block_cell:.1f} ns for each "
             f"block and cell, {1e6 * self.per_output:.1f} us for each row of logits\n"
-            f"predicted against measured at {len(self.errors)} other shapes: {100 * self.mean_error:.0f}% off in the "
-            f"mean, {100 * self.worst_error:.0f}% at worst" + (f" ({judged})" if judged else "")
+            f"predicted against measured at {amount(len(self.errors), 'other shape')}: {100 * self.mean_error:.0f}% "
+            f"off in the mean, {100 * self.worst_error:.0f}% at worst" + (f" ({judged})" if judged else "")
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ubjax.pictures.wording import amount
 from ubjax.typing import Array, Float, Int32, Number
 
 
@@ -56,8 +57,9 @@ class Trace:
         if not len(self):
             return "no requests"
         return (
-            f"{len(self)} requests in {self.arrival[-1]:.0f} s, prompts of {self.prompt.min()} to {self.prompt.max()} "
-            f"(mean {self.prompt.mean():.0f}) and outputs of {self.output.min()} to {self.output.max()} "
+            f"{amount(len(self), 'request')} in {self.arrival[-1]:.0f} s, "
+            f"prompts of {self.prompt.min()} to {self.prompt.max()} (mean {self.prompt.mean():.0f}) "
+            f"and outputs of {self.output.min()} to {self.output.max()} "
             f"(mean {self.output.mean():.0f}) tokens"
         )
 
@@ -128,7 +130,8 @@ def _csv_requests(lines: Iterable[str]) -> Iterator[tuple[float, int, int]]:
         if not row:
             continue
         if len(row) <= max(at):
-            raise ValueError(f"line {reader.line_num}: {len(row)} fields, {len(header)} are needed")
+            found = amount(len(row), "field")
+            raise ValueError(f"line {reader.line_num}: {found}, {len(header)} are needed")
         arrival, prompt, output = (row[i].strip() for i in at)
         yield _request(
             reader.line_num,

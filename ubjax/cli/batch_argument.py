@@ -14,6 +14,7 @@ import numpy as np
 from ubjax.batch import Batch
 from ubjax.config import MAX_SEQ, BatchConfig
 from ubjax.ladders import BucketLadder
+from ubjax.pictures.wording import amount
 from ubjax.status import Reason, sentence
 from ubjax.validate import validate
 
@@ -122,7 +123,8 @@ def _columns(value: Any) -> dict[str, list[Any]]:
             raise ValueError(f"{name} is {quoted(entries)}, a list with one entry a token is needed")
         if len(entries) != len(value["seq"]):
             raise ValueError(
-                f"{name} has {len(entries)} entries, {len(value['seq'])} are needed, one for each of seq"
+                f"{name} has {amount(len(entries), 'entry', 'entries')}, {len(value['seq'])} are needed, "
+                "one for each of seq"
             )
     return value
 

@@ -19,6 +19,7 @@ from ubjax.encoder_engine import EncoderEngine
 from ubjax.engine import Engine
 from ubjax.loaders import load_model
 from ubjax.models.encoder import Encoder
+from ubjax.pictures.wording import amount
 from ubjax.pooling import KINDS
 from ubjax.progress import Progress
 from ubjax.saving.files import check_writable, write_whole
@@ -100,7 +101,8 @@ def execute(args: argparse.Namespace) -> int:
         )
     seconds = time.perf_counter() - start
     write(vectors, lines, args.output)
-    print(f"{len(lines)} texts in {seconds:.1f} s; {engine.usage}; {compilations}", file=sys.stderr)
+    texts = amount(len(lines), "text")
+    print(f"{texts} in {seconds:.1f} s; {engine.usage}; {compilations}", file=sys.stderr)
     if args.json:
         summary = {
             "texts": len(lines),

@@ -14,6 +14,7 @@ from ubjax.analysis.sweep import measure
 from ubjax.analysis.traces import read_trace
 from ubjax.cli.trace_argument import add_trace_arguments, check_outputs, say_written
 from ubjax.ladders import RectangleLadder
+from ubjax.pictures.wording import amount
 from ubjax.progress import Progress
 
 
@@ -84,7 +85,7 @@ def _account(counts: ShapeCounts, ladder: RectangleLadder) -> str:
         if needed < n_shapes
         else ""
     )
-    return f"{n_shapes} shapes{others}, {100 * found['padded_share']:.2f}% padding"
+    return f"{amount(n_shapes, 'shape')}{others}, {100 * found['padded_share']:.2f}% padding"
 
 
 def _flags(ladder: RectangleLadder, args: argparse.Namespace) -> str:

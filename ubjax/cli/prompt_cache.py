@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ubjax.engine import Engine
 from ubjax.generate import Piece
+from ubjax.pictures.wording import amount
 
 
 class PromptCache:
@@ -40,4 +41,5 @@ class PromptCache:
     def report(self, n_computed: int) -> None:
         """One line on stderr."""
         n = len(self._ids)
-        print(f"{n - n_computed} of {n} prompt tokens were in {self._path}", file=sys.stderr)
+        cached = f"{n - n_computed} of {amount(n, 'prompt token was', 'prompt tokens were')}"
+        print(f"{cached} in {self._path}", file=sys.stderr)

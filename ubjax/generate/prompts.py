@@ -11,6 +11,7 @@ from ubjax.generate.request import Refused, Request, Sampling
 from ubjax.generate.result import Generation, Piece
 from ubjax.generate.steps import MAX_STEPS
 from ubjax.generate.stream import Stream
+from ubjax.pictures.wording import amount
 
 Prompt: TypeAlias = str | Sequence[int]
 GREEDY = Sampling()
@@ -72,7 +73,8 @@ def stream(
     given: Sequence[Prompt] = [prompts] if one else prompts  # pyright: ignore[reportAssignmentType]
     each = [sampling] * len(given) if isinstance(sampling, Sampling) else list(sampling)
     if len(each) != len(given):
-        raise ValueError(f"sampling has {len(each)} entries, one or {len(given)} (the prompts) are needed")
+        found = amount(len(each), "entry", "entries")
+        raise ValueError(f"sampling has {found}, one or {len(given)} (the prompts) are needed")
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if stops and engine.tokenizer is None:
         raise ValueError("the engine has no tokenizer: stop_tokens can be given, stop strings can't")
@@ -145,15 +147,14 @@ def _check_ids(engine: Decodes, ids: tuple[int, ...]) -> None:
     if not ids:
         raise ValueError("the prompt has 0 tokens, at least 1 is needed")
     if len(ids) > room:
+        n = amount(len(ids), "token")
         divided = engine.memory.n_streams
         way_out = "; a larger n_ctx is needed"
         if len(ids) <= n_cells:
             way_out = f" ({n_cells - room} of {n_cells} cells are taken, rm frees them)"
         elif divided > 1:
             way_out += f" (it is divided among {divided} sequences, unless kv_unified)"
-        raise ValueError(
-            f"the prompt has {len(ids)} tokens, the context holds {room} of one sequence{way_out}"
-        )
+        raise ValueError(f"the prompt has {n}, the context holds {room} of one sequence{way_out}")
     for i, token in enumerate(ids):
         if not 0 <= token < n_vocab:
             raise ValueError(f"token {i} has id {token}, an id in [0, {n_vocab}) is needed")

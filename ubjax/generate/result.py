@@ -5,6 +5,7 @@ import html
 
 from ubjax.analysis import CompileCount
 from ubjax.generate.sampler import TokenLogprob
+from ubjax.pictures.wording import amount
 from ubjax.usage import Usage
 
 
@@ -54,8 +55,8 @@ class Report:
         again = f", {self.n_preempted} preempted" if self.n_preempted else ""
         again += " (with the time of compiling)" if self.compilations.total else ""
         return (
-            f"{self.n_prompt} prompt tokens, {self.prompt_rate:.1f} tokens/s; {self.n_generated} generated, "
-            f"{self.decode_rate:.1f} tokens/s{again}\n{self.usage}\n{self.compilations}"
+            f"{amount(self.n_prompt, 'prompt token')}, {self.prompt_rate:.1f} tokens/s; "
+            f"{self.n_generated} generated, {self.decode_rate:.1f} tokens/s{again}\n{self.usage}\n{self.compilations}"
         )
 
     def _repr_html_(self) -> str:
@@ -101,8 +102,9 @@ class Generation:
         if self.error:
             return f"{self.finish_reason}: {self.error}"
         first = "" if self.first_token_seconds is None else f", first after {self.first_token_seconds:.2f} s"
+        n = len(self.prompt_tokens)
         return (
-            f"{len(self.prompt_tokens)} prompt tokens, {self.prompt_rate:.1f} tokens/s; {len(self.tokens)} "
+            f"{amount(n, 'prompt token')}, {self.prompt_rate:.1f} tokens/s; {len(self.tokens)} "
             f"generated, {self.decode_rate:.1f} tokens/s{first} ({self.finish_reason})"
         )
 

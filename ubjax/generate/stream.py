@@ -10,6 +10,7 @@ from ubjax.generate.decodes import Decodes
 from ubjax.generate.loop import Loop, Output
 from ubjax.generate.request import Refused, Request
 from ubjax.generate.result import Generation, Piece, Report
+from ubjax.pictures.wording import amount, noun
 
 
 class Stream:
@@ -113,7 +114,8 @@ class Stream:
         running = sum(output.transcript.reason is None for output in self._outputs.values())
         if running:
             raise ValueError(
-                f"{running} of {len(self._outputs)} outputs have not ended: iterate to the end, or close the stream"
+                f"{running} of {amount(len(self._outputs), 'output')} "
+                f"{noun(running, 'has', 'have')} not ended: iterate to the end, or close the stream"
             )
         return [
             self._generation(k, 0, tuple(self._generation(k, i) for i in range(1, request.n)))

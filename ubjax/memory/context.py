@@ -1,6 +1,7 @@
 """Context shift: what to give up of a sequence that has filled its context (as llama.cpp's server does it)."""
 
 from ubjax.config import as_integer
+from ubjax.pictures.wording import amount
 from ubjax.typing import Whole
 
 
@@ -22,8 +23,9 @@ def context_shift(n_past: Whole, n_keep: Whole, n_new: Whole, n_ctx: Whole) -> t
     if missing <= 0:
         return (keep, keep), 0
     if missing > past - keep:
+        fit = amount(new, "token never fits", "tokens never fit")
         raise ValueError(
-            f"{new} tokens never fit behind the {keep} that are kept: the context holds {ctx}, {keep + new} are needed"
+            f"{fit} behind the {keep} that are kept: the context holds {ctx}, {keep + new} are needed"
         )
     n_discard = max((past - keep) // 2, missing)
     return (keep, keep + n_discard), -n_discard

@@ -7,6 +7,7 @@ from typing import Any
 
 from ubjax.config import SwaType
 from ubjax.models.layers import ACTIVATIONS
+from ubjax.pictures.wording import amount
 
 GEMMA = {"post_norms": True, "activation": "gelu", "scale_embd": True}
 # What an architecture fixes besides its sizes, by llama.cpp's names of architectures.
@@ -112,9 +113,8 @@ class DecoderConfig:
 
     def _check_window(self) -> None:
         if self.swa_layers and len(self.swa_layers) != self.n_layers:
-            raise ValueError(
-                f"swa_layers has {len(self.swa_layers)} entries, {self.n_layers} (one a layer) or none are needed"
-            )
+            found = amount(len(self.swa_layers), "entry", "entries")
+            raise ValueError(f"swa_layers has {found}, {self.n_layers} (one a layer) or none are needed")
         n = sum(self.swa_layers)
         if not (n > 0) == (self.n_swa > 0) == (self.swa_type is not SwaType.NONE):
             raise ValueError(

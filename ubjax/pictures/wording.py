@@ -53,9 +53,27 @@ def ids_of(words: np.ndarray) -> np.ndarray:
 
 
 def count(n: int, one: str, many: str | None = None) -> str:
-    """A number with its noun.
+    """A number with its noun, for a picture; where the number may be read by programs too, `amount`.
 
     >>> count(1, "token"), count(4096, "token"), count(2, "ubatch", "ubatches")
     ('1 token', '4,096 tokens', '2 ubatches')
     """
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+    return f"{n:,} {noun(n, one, many)}"
+
+
+def amount(n: int, one: str, many: str | None = None) -> str:
+    """A number with its noun, without commas.
+
+    >>> amount(1, "token"), amount(4096, "token"), amount(2, "ubatch", "ubatches")
+    ('1 token', '4096 tokens', '2 ubatches')
+    """
+    return f"{n} {noun(n, one, many)}"
+
+
+def noun(n: int, one: str, many: str | None = None) -> str:
+    """The noun, or the verb, of n things.
+
+    >>> noun(1, "token"), noun(0, "token"), noun(2, "is", "are")
+    ('token', 'tokens', 'are')
+    """
+    return one if n == 1 else many or one + "s"

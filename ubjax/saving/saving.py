@@ -23,6 +23,7 @@ from ubjax.memory.kv import KV
 from ubjax.memory.slots import usable_cells
 from ubjax.memory.window import any_size
 from ubjax.memory_report import NAMES
+from ubjax.pictures.wording import amount, noun
 from ubjax.safetensors import encode, read_header, read_tensors, reader
 from ubjax.saving.collect import collect
 from ubjax.saving.files import as_path, opened, write_whole
@@ -203,8 +204,9 @@ class Saving(Gauges):
         found = int(np.sum(usable_cells(cells[c], np.int32(config.n_swa), any_size(config))[stream]))
         status = refusal(Reason.NO_SLOT, where=-1, found=found, needed=needed).status
         return NoSlotError(
-            f"the state needs {needed} cells of one stream of the {NAMES[c]} cache, {found} of its "
-            f"{config.n_cells} are free: no slot; nothing was changed: {self._way_out(needed, c)}",
+            f"the state needs {amount(needed, 'cell')} of one stream of the {NAMES[c]} cache, {found} of its "
+            f"{config.n_cells} {noun(found, 'is', 'are')} free: no slot; "
+            f"nothing was changed: {self._way_out(needed, c)}",
             status,
             fits=found,
             never=needed > config.n_cells,

@@ -14,6 +14,7 @@ ubatch repeat n_used; n_seqs is 0 there.
 import numpy as np
 
 from ubjax.pictures import draw_plan
+from ubjax.pictures.wording import amount
 from ubjax.pytree import at_hand, pytree
 from ubjax.typing import I32, Array, Flag, Int32
 
@@ -43,7 +44,9 @@ class SplitPlan:
         cut = [f"{s}x{n // s}" if self.equal_seqs else f"{n}" for n, s in zip(sizes, sets, strict=True)]
         shown = ", ".join(cut[:8]) + (f", ... {cut[-1]}" if k > 8 else "")
         order = _shortened(self.order, self.n_used)
-        return f"SplitPlan({k} ubatches: {shown}; {int(self.n_used)} tokens, order {order})"
+        cut_into = f"{amount(k, 'ubatch', 'ubatches')}: {shown}"
+        n = int(self.n_used)
+        return f"SplitPlan({cut_into}; {amount(n, 'token')}, order {order})"
 
     def _repr_html_(self) -> str | None:
         """A picture for notebooks; None, so that the text is shown, where `repr` shows no ubatches either."""

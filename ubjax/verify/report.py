@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ubjax.pictures.wording import amount
+
 
 @dataclasses.dataclass
 class Report:
@@ -33,7 +35,8 @@ class Report:
             self.first.setdefault(key, f"{where}: {key} is {found.get(key)!r}, expected {want!r}")
 
     def __str__(self) -> str:
-        head = f"{self.name}: {self.rows} rows checked, {self.rows - self.different} equal, {self.different} different"
+        rows = amount(self.rows, "row")
+        head = f"{self.name}: {rows} checked, {self.rows - self.different} equal, {self.different} different"
         if self.worst:
             head += f"; largest difference of a logit {self.worst:.1e}"
         return "\n".join([head, *(f"  {line}" for line in self.first.values())])

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ubjax.pictures.wording import ends, ranges
+from ubjax.pictures.wording import amount, ends, ranges
 from ubjax.viz.plan_view import BatchView, PlanView, UbatchView
 
 # Backgrounds of the 256-colour palette on which black text is easy to read; neighbours differ in hue.
@@ -95,7 +95,8 @@ class Canvas:
         room = self.width - number - 4
         picture = [f"  {k:>{number}}  {self.rows_of_ubatch(ubatch, room)}" for k, ubatch in shown.items()]
         if last:
-            gap = f"  {'..':>{number}}  {len(view) - first - last} more ubatches"
+            n = len(view) - first - last
+            gap = f"  {'..':>{number}}  {amount(n, 'more ubatch', 'more ubatches')}"
             table.insert(1 + first, gap)
             picture.insert(first, gap)
         return table + picture

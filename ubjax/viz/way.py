@@ -20,7 +20,7 @@ from ubjax.memory.prepare import prepare
 from ubjax.memory.slots import apply_slot
 from ubjax.pictures import CellRows, TokenRows
 from ubjax.pictures.mask import MaskRows
-from ubjax.pictures.wording import ids_of
+from ubjax.pictures.wording import amount, ids_of, noun
 from ubjax.split.plan import SplitPlan
 from ubjax.status import sentence
 from ubjax.typing import Int32, Whole
@@ -46,8 +46,10 @@ class Way:
         if strategy not in STRATEGIES:
             raise ValueError(f"the strategy is {strategy!r}, one of {', '.join(STRATEGIES)} is needed")
         if texts is not None and len(texts) != self.batch.n_tokens:
+            found, needed = len(texts), int(self.batch.n_tokens)
             raise ValueError(
-                f"there are {len(texts)} texts, {self.batch.n_tokens} are needed: one for each token"
+                f"there {noun(found, 'is', 'are')} {amount(found, 'text')}, {needed} "
+                f"{noun(needed, 'is', 'are')} needed: one for each token"
             )
         self.texts = texts
         host = BatchView.of(self.batch)
