@@ -120,6 +120,16 @@ def test_what_is_refused_before_any_work():
         EncoderEngine(plain, Letters()).embed(["a"], pooling="rank")
 
 
+def test_a_configuration_of_ones_own_has_one_sequence_unless_it_says_more():
+    engine = EncoderEngine(tiny_encoder(), Letters(), EngineConfig(n_batch=32, n_ubatch=16))
+    assert repr(engine) == "EncoderEngine(1 sequence, n_batch 32, n_ubatch 16, no cache)"
+    sentence = r"token 1 belongs to sequence 1, a sequence in \[0, 1\) is needed: n_seq_max is 1"
+    with pytest.raises(InvalidBatchError, match=sentence):
+        engine.batch([1, 2], seq_id=[0, 1])
+    np.testing.assert_allclose(engine.embed(["ab", "c"])[1:], engine.embed("c"), atol=1e-5)
+    assert engine.usage.decodes == 3  # texts come one by one
+
+
 def test_texts_of_any_series_and_what_is_none():
     engine = tiny_encoder_engine(Letters())
     want = engine.embed(["ab", "c"])

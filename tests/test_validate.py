@@ -138,7 +138,9 @@ def test_refusals_by_content():
     bad_id = status(replace(batch, token=[1, 100, 3, *pad]), MROPE)
     assert sentence(bad_id) == "token 1 has id 100, an id in [0, 100) is needed"
     outside = status(replace(batch, seq=[[1], [1], [8]] + [[0]] * 13), MROPE)
-    assert sentence(outside) == "token 2 belongs to sequence 3, a sequence in [0, 3) is needed"
+    assert (
+        sentence(outside) == "token 2 belongs to sequence 3, a sequence in [0, 3) is needed: n_seq_max is 3"
+    )
     nowhere = status(replace(batch, seq=[[1], [0], [1]] + [[0]] * 13), MROPE)
     assert Reason(int(nowhere.code)) is Reason.NO_SEQUENCE
 

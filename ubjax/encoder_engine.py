@@ -36,8 +36,9 @@ DEFAULT = EngineConfig(n_batch=16384, n_ubatch=512, n_seq_max=MAX_SEQ)
 class EncoderEngine(Embeds):
     """Encodes batches; what `Engine(model)` is for an encoder.
 
-    Of the configuration n_batch, n_ubatch and n_seq_max count. Batches are those of `Engine`; each has whole sequences,
-    from position 0 on unless it says otherwise.
+    Of the configuration n_batch, n_ubatch and n_seq_max count: the texts that share a batch, many without a
+    configuration, but one by default in a configuration of one's own, so say it there. Batches are those of `Engine`;
+    each has whole sequences, from position 0 on unless it says otherwise.
     """
 
     def __init__(

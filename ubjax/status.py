@@ -60,7 +60,8 @@ SENTENCE = {
     Reason.STATE_NOT_ALL: "token {where} differs from the others: {rows} with a hidden state, "
     "0 or {needed} are needed",
     Reason.TOKEN_ID: "token {where} has id {found}, an id in [0, {needed}) is needed",
-    Reason.SEQ_ID: "token {where} belongs to sequence {found}, a sequence in [0, {needed}) is needed",
+    Reason.SEQ_ID: "token {where} belongs to sequence {found}, a sequence in [0, {needed}) is needed: "
+    "n_seq_max is {needed}",
     Reason.NO_SEQUENCE: "token {where} belongs to {found} sequences, at least {needed} is needed",
     Reason.COUPLED_DIVERGED: "token {where} couples sequences whose cached ranges differ: sequence {found} does not "
     "hold the same positions as sequence {needed}",
