@@ -114,7 +114,7 @@ def measure(path: str, dtype: str) -> dict[str, Any]:
         tokenizer = Tokenizer.from_gguf(file) if "tokenizer.ggml.model" in file.metadata else None
         tokenized = time.perf_counter()
         config = DecoderConfig.from_hyperparameters(hyper)
-        model = Decoder.from_weights(config, load_weights(file, hyper), dtype)
+        model = Decoder.from_weights(config, load_weights(file, hyper, stored=dtype == "stored"), dtype)
         kept, what = (tokenizer, model), "load"
         arrays = [x for x in jax.tree.leaves(jax.block_until_ready(model)) if isinstance(x, jax.Array)]
     else:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from ubjax.analysis import count_compilations
+from ubjax.cli.dtype_argument import add_dtype
 from ubjax.cli.texts import Line, json_line, read_texts
 from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
-from ubjax.config import MAX_SEQ, WEIGHT_DTYPES, EngineConfig
+from ubjax.config import MAX_SEQ, EngineConfig
 from ubjax.encoder_engine import EncoderEngine
 from ubjax.engine import Engine
 from ubjax.loaders import load_model
@@ -65,9 +66,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "-c", "--n-ctx", type=int, help="tokens that a decoder's cache holds (default: one batch)"
     )
-    parser.add_argument(
-        "--dtype", choices=WEIGHT_DTYPES, default="float32", help="of the weights (default float32)"
-    )
+    add_dtype(parser)
     parser.add_argument(
         "--compilation-cache",
         action="store_true",

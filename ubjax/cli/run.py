@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ubjax.analysis.ladder_kinds import parse_ladder
+from ubjax.cli.dtype_argument import add_dtype
 from ubjax.cli.prompt_cache import PromptCache
 from ubjax.cli.result_file import ResultFile
 from ubjax.cli.texts import Line, json_line, read_texts
 from ubjax.cli.trace_argument import check_outputs
 from ubjax.compilation_cache import use_compilation_cache
-from ubjax.config import KV_DTYPES, WEIGHT_DTYPES, EngineConfig
+from ubjax.config import KV_DTYPES, EngineConfig
 from ubjax.engine import Engine
 from ubjax.generate import Generation, Sampling
 from ubjax.generate.request import Request
@@ -81,9 +82,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-unified", action="store_true", help="let the sequences share one stream of cells"
     )
-    parser.add_argument(
-        "--dtype", choices=WEIGHT_DTYPES, default="float32", help="of the weights (default float32)"
-    )
+    add_dtype(parser)
     parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, default="float32", help="of the cache (default float32)"
     )

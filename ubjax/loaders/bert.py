@@ -11,6 +11,7 @@ from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.hf_config import need
 from ubjax.loaders.hyperparameters import check_blocks, positive, size, vocab_size
 from ubjax.models.encoder import EncoderConfig
+from ubjax.models.weights import Tensor
 from ubjax.pooling import Pooling
 
 MODEL_TYPE = "bert"
@@ -128,7 +129,8 @@ def gguf_config(file: GGUFFile) -> tuple[EncoderConfig, Pooling | None]:
     return config, Pooling(kind=POOLING_TYPES[kind])
 
 
-def gguf_weights(file: GGUFFile) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    """The weights one by one."""
+def gguf_weights(file: GGUFFile, *, stored: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The weights one by one; `stored` as of `names.load_weights`."""
+    read = file.stored if stored else file.tensor
     for name in file.tensors:
-        yield name, file.tensor(name)
+        yield name, read(name)

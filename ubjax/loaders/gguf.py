@@ -1,4 +1,4 @@
-"""Open a GGUF file: metadata, tensor table, and tensors as float32, dequantized one at a time.
+"""Open a GGUF file: metadata, tensor table, and tensors one at a time, as float32 or as they are stored.
 
 The file is memory-mapped: opening costs the header only, and reading a tensor costs that tensor only. The
 block formats are those of `gguf.quants`. Matrices are [out, in], as in `x @ w.T`.
@@ -16,11 +16,13 @@ from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
 
+from ubjax.loaders.blocks import FORMATS, read_blocks
 from ubjax.loaders.extras import import_extra
 from ubjax.loaders.gguf_header import TensorInfo, read_header
 from ubjax.loaders.metadata import GGUFError, Metadata, short
+from ubjax.models.weights import Tensor
 
 __all__ = ["FileParts", "GGUFError", "GGUFFile", "TensorInfo", "open_gguf"]
 
@@ -81,18 +83,29 @@ class GGUFFile:
             GGUFError: no such tensor, or a type that cannot be dequantized.
         """
         self.check_type(name)
-        info = self.info(name)
+        info, raw = self.info(name), self._rows(name)
         ggml = import_extra("gguf", "reading GGUF files")
         kind = ggml.GGMLQuantizationType[info.type_name]
-        n_rows = math.prod(info.shape[:-1])
-        stored = self._view[info.offset : info.offset + info.n_bytes]
-        raw = np.frombuffer(stored, np.uint8).reshape(n_rows, -1)
+        n_rows = len(raw)
         values = np.empty((n_rows, info.shape[-1]), np.float32)
         step = max(1, SLAB // info.shape[-1])
         with np.errstate(over="ignore", invalid="ignore"):  # a hostile scale may be infinite
             for row in range(0, n_rows, step):
                 values[row : row + step] = ggml.quants.dequantize(raw[row : row + step], kind)
         return values.reshape(info.shape)
+
+    def stored(self, name: str) -> Tensor:
+        """A matrix of one of `blocks.FORMATS` as `QuantizedRows`, unchanged; other tensors as `tensor` gives them."""
+        info = self.info(name)
+        if len(info.shape) == 2 and info.type_name in FORMATS:
+            return read_blocks(self._rows(name), info.type_name)
+        return self.tensor(name)
+
+    def _rows(self, name: str) -> UInt8[np.ndarray, "rows row_bytes"]:
+        """The bytes of a tensor, row by row, as they lie in the file."""
+        info = self.info(name)
+        stored = self._view[info.offset : info.offset + info.n_bytes]
+        return np.frombuffer(stored, np.uint8).reshape(math.prod(info.shape[:-1]), -1)
 
 
 @dataclasses.dataclass(frozen=True)

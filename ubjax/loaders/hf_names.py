@@ -13,6 +13,7 @@ from jaxtyping import Float32
 
 from ubjax.loaders.names import axis_sizes, parts_of
 from ubjax.models.config import ARCHITECTURES
+from ubjax.models.weights import Tensor
 
 GLOBAL_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -75,7 +76,7 @@ def llama_cpp_name(name: str, architecture: str) -> str:
 
 def hf_weights(
     tensors: Iterable[tuple[str, Float32[np.ndarray, "..."]]], hyper: Mapping[str, Any]
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+) -> Iterator[tuple[str, Tensor]]:
     """The weights one by one, as `load_weights` gives those of a GGUF; `hyper` from `hf_hyperparameters`.
 
     The head of a model that ties it to its embeddings is left out, and so is a vision part. Raises ValueError for a

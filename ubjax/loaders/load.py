@@ -3,9 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import numpy as np
-from jaxtyping import Float32
+from typing import TypeVar
 
 from ubjax.config import WEIGHT_DTYPES, check_dtype
 from ubjax.loaders import bert
@@ -24,7 +22,11 @@ from ubjax.loaders.tokenizer import Tokenizer
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 from ubjax.models.encoder import Encoder, EncoderConfig
+from ubjax.models.weights import Tensor
 from ubjax.typing import Text
+
+T = TypeVar("T", bound=Tensor)
+STORED = "stored"
 
 
 def load_model(
@@ -37,18 +39,32 @@ def load_model(
     several with an index). The model is a decoder, or an encoder where the architecture is BERT's.
 
     Weights are dequantized or converted and stored as `dtype`, tensor by tensor; after each, `on_tensor(name, i, n)`
-    is told that i of n are there. Raises ValueError (ModelNotFoundError,
-    GGUFError, FolderError) with one sentence when there is no such model or it can't be used.
+    is told that i of n are there. Vectors are float32 always, matrices are
+
+        float32, bfloat16, float16    rounded to it
+        int8      8 bits with a scale for each row; what is multiplied with them is rounded to 8 bits too: the
+                  fastest and smallest
+        q8_0      8 bits with a scale for 32 values, as ggml rounds them: smaller than float32, slower
+        stored    as a GGUF file holds them, exactly, where that is Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, in 8 bits with
+                  a scale and perhaps an offset for 32 values: smaller than float32, slower; others become float32
+
+    Raises ValueError (ModelNotFoundError, GGUFError, FolderError) with one sentence when there is no such model or it
+    can't be used, and for a folder to be loaded as "stored".
     """
     check_dtype("dtype", dtype, WEIGHT_DTYPES)
     source = find_model(name_or_path)
     if isinstance(source, Path) and source.is_dir():
+        if dtype == STORED:
+            others = ", ".join(name for name in WEIGHT_DTYPES if name != STORED)
+            raise FolderError(
+                f"{source}: dtype is {STORED!r} but a folder holds no blocks, one of {others} is needed"
+            )
         return _load_folder(HFFolder(source), dtype, on_tensor)
     file = open_gguf(source)
     if file.architecture == bert.MODEL_TYPE:
         config, pooling = bert.gguf_config(file)
         tokenizer = Tokenizer.from_gguf(file)
-        weights = _told(bert.gguf_weights(file), len(file.tensors), on_tensor)
+        weights = _told(bert.gguf_weights(file, stored=dtype == STORED), len(file.tensors), on_tensor)
         try:
             return Encoder.from_weights(config, weights, dtype, pooling), tokenizer
         except ValueError as error:
@@ -56,7 +72,8 @@ def load_model(
     hyper = hyperparameters(file)
     tokenizer = Tokenizer.from_gguf(file)
     config = DecoderConfig.from_hyperparameters(hyper)
-    return Decoder.from_weights(config, load_weights(file, hyper, on_tensor), dtype), tokenizer
+    weights = load_weights(file, hyper, on_tensor, stored=dtype == STORED)
+    return Decoder.from_weights(config, weights, dtype), tokenizer
 
 
 def load_decoder(
@@ -94,9 +111,7 @@ def _load_folder(
         raise error if isinstance(error, FolderError) else FolderError(f"{folder.path}: {error}") from None
 
 
-def _told(
-    weights: Iterable[tuple[str, Float32[np.ndarray, "..."]]], n: int, on_tensor: OnTensor | None
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+def _told(weights: Iterable[tuple[str, T]], n: int, on_tensor: OnTensor | None) -> Iterator[tuple[str, T]]:
     """The weights; `on_tensor` hears of each when the next one is asked for."""
     for i, (name, weight) in enumerate(weights, 1):
         yield name, weight

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
 
 from ubjax.loaders.gguf import GGUFFile
 from ubjax.loaders.metadata import short
 from ubjax.models.config import ARCHITECTURES
+from ubjax.models.weights import Tensor
 
 OnTensor = Callable[[str, int, int], object]  # name of a tensor, its number from 1, how many there are
 
@@ -180,9 +180,7 @@ def check_tensors(file: GGUFFile, hyper: Mapping[str, Any]) -> list[TensorSpec]:
     return specs
 
 
-def unpermute_rope(
-    weight: Float32[np.ndarray, "rows *in_"], n_head: int, n_rot: int
-) -> Float32[np.ndarray, "rows *in_"]:
+def unpermute_rope(weight: Tensor, n_head: int, n_rot: int) -> Tensor:
     """Rows of q or k (weights or biases) from ggml's NORM order to NEOX order, head by head.
 
     `n_head` is the tensor's own number of heads (head_count for q, head_count_kv for k); only the first
@@ -192,17 +190,16 @@ def unpermute_rope(
     Raises:
         ValueError: the rows are not `n_head` heads of at least `n_rot` rows, or `n_rot` is odd.
     """
-    rows = weight.shape[0]
+    rows = len(weight)
     if n_head < 1 or rows % n_head or n_rot % 2 or n_rot > rows // n_head:
         raise ValueError(f"{rows} rows are not {n_head} heads of which an even number, {n_rot}, is rotated")
     head = np.arange(rows // n_head)
     order = np.concatenate([head[0:n_rot:2], head[1:n_rot:2], head[n_rot:]])
-    return weight.reshape(n_head, rows // n_head, *weight.shape[1:])[:, order].reshape(weight.shape)
+    first = np.arange(0, rows, len(head))
+    return weight[(first[:, None] + order).ravel()]
 
 
-def parts_of(
-    name: str, weight: Float32[np.ndarray, "..."], sizes: Mapping[str, int]
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+def parts_of(name: str, weight: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
     """A tensor, or the parts of a fused one, by name; `sizes` as `axis_sizes` gives them."""
     block, role = split_name(name)
     parts = FUSED.get(role, {})
@@ -216,9 +213,11 @@ def parts_of(
 
 
 def load_weights(
-    file: GGUFFile, hyper: Mapping[str, Any], on_tensor: OnTensor | None = None
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    file: GGUFFile, hyper: Mapping[str, Any], on_tensor: OnTensor | None = None, *, stored: bool = False
+) -> Iterator[tuple[str, Tensor]]:
     """The weights one by one, as (llama.cpp name, float32 array in numpy order), rotated rows in NEOX order.
+
+    `stored`: matrices come as `GGUFFile.stored` gives them, in 8 bits where the file has blocks of 32.
 
     A fused tensor comes as its parts. Everything is checked before the first tensor comes, and one tensor at a time is
     held: a caller that stores each at once peaks at the weights plus one tensor. `on_tensor(name, i, n)` is called when
@@ -227,15 +226,14 @@ def load_weights(
     specs = check_tensors(file, hyper)
     sizes = axis_sizes(hyper)
     heads = ROTATED_ROLES if hyper["architecture"] == "llama" else {}
+    read = file.stored if stored else file.tensor
     for i, spec in enumerate(specs, 1):
-        for name, weight in parts_of(spec.name, file.tensor(spec.name), sizes):
+        for name, weight in parts_of(spec.name, read(spec.name), sizes):
             n_head = heads.get(split_name(name)[1])
             yield name, weight if n_head is None else _neox(weight, hyper[n_head], hyper)
         if on_tensor is not None:
             on_tensor(spec.name, i, len(specs))
 
 
-def _neox(
-    weight: Float32[np.ndarray, "..."], n_head: int, hyper: Mapping[str, Any]
-) -> Float32[np.ndarray, "..."]:
+def _neox(weight: Tensor, n_head: int, hyper: Mapping[str, Any]) -> Tensor:
     return unpermute_rope(weight, n_head, hyper["rope_dimension_count"])

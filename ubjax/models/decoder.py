@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from ubjax.batch import ROW_ID
@@ -18,7 +17,7 @@ from ubjax.models.config import DecoderConfig
 from ubjax.models.layers import GatedFeedForward, Linear, RMSNorm, random_matrix, soft_cap
 from ubjax.models.matrix import Store, store_of
 from ubjax.models.rope import Rotation, rotation, shift_rows
-from ubjax.models.weights import decoder_places, fill_weights
+from ubjax.models.weights import Tensor, decoder_places, fill_weights
 from ubjax.pooling import Pooling
 from ubjax.typing import Array, Float, Int32
 from ubjax.ubatch import Ubatch
@@ -96,13 +95,14 @@ class Decoder(nnx.Module):
     def from_weights(
         cls,
         config: DecoderConfig,
-        weights: Iterable[tuple[str, np.ndarray]],
+        weights: Iterable[tuple[str, Tensor]],
         dtype: Any = jnp.float32,
         pooling: Pooling | None = None,
     ) -> "Decoder":
         """A decoder from (llama.cpp tensor name, array) pairs in any order; matrices [out, in], q and k in NEOX order.
 
-        Matrices are stored as `dtype` (`config.WEIGHT_DTYPES`), vectors as float32, and nothing is held twice: the peak
+        Matrices are stored as `dtype` (`config.WEIGHT_DTYPES`), those that come as `QuantizedRows` as they are (parts
+        of one matrix if all of them do), vectors as float32, and nothing is held twice: the peak
         is the weights and one matrix. Raises ValueError for a tensor that is unknown, missing, given twice or of
         another shape.
         """

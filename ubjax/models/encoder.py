@@ -11,13 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from ubjax.models.encoder_weights import encoder_places
 from ubjax.models.layers import LayerNorm, Linear, random_matrix
 from ubjax.models.matrix import Store, store_of
-from ubjax.models.weights import fill_weights
+from ubjax.models.weights import Tensor, fill_weights
 from ubjax.pooling import Pooling
 from ubjax.ragged import first_seq
 from ubjax.typing import Array, Bool, Float
@@ -118,11 +117,11 @@ class Encoder(nnx.Module):
     def from_weights(
         cls,
         config: EncoderConfig,
-        weights: Iterable[tuple[str, np.ndarray]],
+        weights: Iterable[tuple[str, Tensor]],
         dtype: Any = jnp.float32,
         pooling: Pooling | None = None,
     ) -> "Encoder":
-        """An encoder from (llama.cpp tensor name, array) pairs in any order; errors as `Decoder.from_weights`."""
+        """An encoder from (llama.cpp tensor name, array) pairs in any order, as `Decoder.from_weights` takes them."""
         model = nnx.eval_shape(lambda: cls(config, rngs=nnx.Rngs(0), dtype=dtype, pooling=pooling))
         fill_weights(dict(encoder_places(model)), weights, store_of(dtype, few_rows=False))
         return model
