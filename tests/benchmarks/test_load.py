@@ -15,8 +15,8 @@ from ubjax.loaders.names import load_weights
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 
-SMALL = {"blocks": 2, "embd": 64, "ff": 96, "heads": 2, "kv_heads": 1, "width": 32, "vocab": 100}
-N_PARAMETERS = 100 * 64 + 64 + 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 96 * 64 + 2 * 64)
+SMALL = {"blocks": 2, "embd": 64, "ff": 96, "heads": 2, "kv_heads": 1, "width": 32, "vocab": 128}
+N_PARAMETERS = 128 * 64 + 64 + 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 96 * 64 + 2 * 64)
 
 
 def test_a_synthetic_file_becomes_a_decoder(tmp_path):
@@ -26,7 +26,9 @@ def test_a_synthetic_file_becomes_a_decoder(tmp_path):
     leaves = jax.tree.leaves(model)
     assert sum(x.size for x in leaves) == N_PARAMETERS
     assert all(np.isfinite(x).all() for x in leaves)
-    assert 0.12 < float(np.abs(model.embedding[...]).max()) <= 0.13  # int8 times 0.001
+    assert (
+        0.12 < float(np.abs(model.embedding.rows(np.arange(128, dtype=np.int32))).max()) <= 0.13
+    )  # int8 times 0.001
 
 
 def test_the_floor_is_the_final_weights(tmp_path):
@@ -36,6 +38,8 @@ def test_the_floor_is_the_final_weights(tmp_path):
     assert row["seconds"] == pytest.approx(row["open_s"] + row["tokenizer_s"] + row["weights_s"])
     vectors = 64 * 5
     assert load.measure(path, "bfloat16")["floor_bytes"] == 2 * (N_PARAMETERS - vectors) + 4 * vectors
+    blocks = (N_PARAMETERS - vectors) // 32  # each a byte a value and a scale of two
+    assert load.measure(path, "stored")["floor_bytes"] == 34 * blocks + 4 * vectors
 
 
 def test_a_file_of_another_architecture_is_read(tmp_path):
