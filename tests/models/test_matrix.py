@@ -37,10 +37,10 @@ def test_a_product_is_that_of_its_rows(dtype, few_rows, n_rows):
     found = product(nnx.split(matrix), x)
     if dtype in ("bfloat16", "float16"):
         x = np.asarray(jnp.asarray(x).astype(dtype).astype(jnp.float32))
+    want = x.astype(np.float64) @ every_row(matrix).T.astype(np.float64)
     assert found.dtype == jnp.float32 and found.shape == (n_rows, 70)
-    np.testing.assert_allclose(
-        found, x.astype(np.float64) @ every_row(matrix).T.astype(np.float64), atol=4e-5
-    )
+    # int8: x in steps of its largest value / 32,258, half a step off at most
+    np.testing.assert_allclose(found, want, atol=2e-3 if dtype == "int8" else 4e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
