@@ -11,7 +11,7 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=WEIGHT_DTYPES,
         default="float32",
-        help="of the weights: float32 (default), bfloat16 or float16; int8: 8 bits with a scale for each row, and what "
-        "is multiplied with them rounded to 8 bits too (fastest, smallest); q8_0: 8 bits as ggml rounds them; stored: "
-        "blocks as a GGUF file holds them, in 8 bits, unchanged (both smaller than float32, slower)",
+        help="of the weights: float32 (default), bfloat16 or float16; int8: 8 bits with a scale for each row; q8_0: 8 "
+        "bits as ggml rounds them; stored: blocks as a GGUF file holds them, in 8 bits, unchanged. The last two save "
+        "memory and cost time",
     )

@@ -42,8 +42,7 @@ def load_model(
     is told that i of n are there. Vectors are float32 always, matrices are
 
         float32, bfloat16, float16    rounded to it
-        int8      8 bits with a scale for each row; what is multiplied with them is rounded to 8 bits too: the
-                  fastest and smallest
+        int8      8 bits with a scale for each row; what is multiplied with them is rounded to twice 8 bits
         q8_0      8 bits with a scale for 32 values, as ggml rounds them: smaller than float32, slower
         stored    as a GGUF file holds them, exactly, where that is Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, in 8 bits with
                   a scale and perhaps an offset for 32 values: smaller than float32, slower; others become float32

@@ -38,7 +38,7 @@ class Rows(nnx.Module):
         self.values = _kept(rows, dtype)
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
-        """X @ matrix.T."""
+        """Give x @ matrix.T."""
         return rows_product(x, self.values[...])
 
     def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
@@ -58,7 +58,7 @@ class Panels(nnx.Module):
         self.panels = _kept(rows.reshape(n, PANEL, n_in).transpose(0, 2, 1), jnp.float32)
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
-        """X @ matrix.T."""
+        """Give x @ matrix.T."""
         return panels_product(x, self.panels[...])[:, : self.shape[0]]
 
     def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
@@ -77,7 +77,7 @@ class Int8(nnx.Module):
         self.scale = _kept(scale, jnp.float32)
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
-        """X @ matrix.T, x rounded to 8 bits, row by row."""
+        """Give x @ matrix.T, x rounded to twice 8 bits, row by row."""
         return int8_product(x, self.values[...]) * self.scale[...][None]
 
     def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
@@ -109,7 +109,7 @@ class Blocks(nnx.Module):
         return cls(xp.trunc(exact + xp.copysign(0.5, exact)).reshape(rows.shape), scale)
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
-        """X @ matrix.T."""
+        """Give x @ matrix.T."""
         offset = None if self.offset is None else self.offset[...]
         return rows_product(x, _meant(self.values[...], self.scale[...], offset))
 

@@ -17,7 +17,7 @@ HIGHEST = (
 
 
 def rows_product(x: Float[Array, "R in_"], weight: Float[Array, "out in_"]) -> Float[jax.Array, "R out"]:
-    """X @ weight.T, summed in float32; x is rounded to the dtype of the weight first."""
+    """Give x @ weight.T, summed in float32; x is rounded to the dtype of the weight first."""
     return jax.lax.platform_dependent(x.astype(weight.dtype), weight, cpu=_rows_on_cpu, default=_dot)
 
 
@@ -40,7 +40,7 @@ def _rows_on_cpu(x: Array, weight: Array) -> jax.Array:
 
 
 def panels_product(x: Float[Array, "R in_"], panels: Float[Array, "P in_ w"]) -> Float[jax.Array, "R PW"]:
-    """X times the rows of all panels, one behind the other."""
+    """Give x times the rows of all panels, one behind the other."""
     return jax.lax.platform_dependent(x, panels, cpu=_panels_on_cpu, default=_panels_by_dot)
 
 
@@ -65,7 +65,7 @@ def _panels_on_cpu(x: Array, panels: Array) -> jax.Array:
 
 
 def int8_product(x: Float[Array, "R in_"], values: Num[Array, "out in_"]) -> Float[jax.Array, "R out"]:
-    """X @ values.T with each value of x as two 8-bit numbers, the second one 254 times finer: sums are whole numbers.
+    """Give x @ values.T, a value of x as two 8-bit numbers, the second 254 times finer: sums are whole numbers.
 
     One 8-bit number would cost half as much for many rows, but lose one most likely token of six instead of one of
     fourteen (SmolLM2). The scale is that of the largest value of a row of x.

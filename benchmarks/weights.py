@@ -1,0 +1,98 @@
+"""What storing a model's weights in each dtype costs and saves: bytes, speed, and what the logits lose.
+
+    python benchmarks/weights.py [--model smollm2|FILE] [--rounds 5]
+
+    MiB         of all weights
+    same, KL    of 768 tokens of the licence's text, how many have the same most likely next token as with float32 (%),
+                and the mean divergence of the next token's distribution from float32's (nats)
+    decode R    ms a step of the decode loop, R sequences in one cache    prefill 512    ms for a prompt of 512 tokens
+
+Speeds by turns, the round before the first not counted, medians (least to most); see benchmarks/peers.py. `stored` is
+the file's own blocks. The last line is JSON.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from benchmarks.peers import WORKS, Ours, arguments, gguf_file
+from ubjax import Engine, EngineConfig
+from ubjax.config import WEIGHT_DTYPES
+from ubjax.loaders import load_decoder
+from ubjax.models.decoder import Decoder
+
+N_TOKENS = 768
+DTYPES = tuple(
+    dtype for dtype in WEIGHT_DTYPES if dtype != "float16"
+)  # as slow as no other, with no bit less
+TIMED = tuple(work for work in WORKS if work.rows or work.n_ubatch == 512)
+
+
+def log_probabilities(model: Decoder, ids: np.ndarray) -> np.ndarray:
+    """Log p of every next token [T, V], float64."""
+    sizes = EngineConfig(n_ctx=len(ids), n_seq_max=1, n_batch=len(ids), n_ubatch=min(512, len(ids)))
+    engine = Engine(model, None, sizes)
+    outputs = engine.decode(engine.batch(ids, output=np.ones(len(ids), bool)))
+    logits = np.asarray([outputs.logits(i) for i in range(len(ids))], np.float64)
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
+def lost(log_p: np.ndarray, of_float32: np.ndarray) -> tuple[float, float]:
+    """The share of tokens with the same most likely next one, and the mean divergence from float32's distribution."""
+    same = np.mean(log_p.argmax(axis=1) == of_float32.argmax(axis=1))
+    return float(same), float(np.mean(np.sum(np.exp(of_float32) * (of_float32 - log_p), axis=1)))
+
+
+def n_bytes(model: Decoder) -> int:
+    """Bytes of all weights."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def timed(models: Mapping[str, Decoder], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds of each work and dtype, by turns."""
+    sides = {dtype: Ours(model) for dtype, model in models.items()}
+    times: dict[str, dict[str, list[float]]] = {dtype: {work.name: [] for work in TIMED} for dtype in sides}
+    for work in TIMED:
+        for k in range(rounds + 1):
+            for dtype, side in sides.items():
+                seconds, _ = side.run(work)
+                times[dtype][work.name] += [1e3 * seconds] if k else []
+    return times
+
+
+def main() -> None:
+    """Print the table and the JSON line."""
+    args = arguments(__doc__)
+    source = gguf_file(args.model)
+    models: dict[str, Decoder] = {}
+    for dtype in DTYPES:
+        models[dtype], tokenizer = load_decoder(source, dtype=dtype)
+    text = (Path(__file__).parents[1] / "LICENSE").read_text(encoding="utf-8")
+    ids = np.asarray(tokenizer.encode(text)[:N_TOKENS])
+    log_p = {dtype: log_probabilities(model, ids) for dtype, model in models.items()}
+    times = timed(models, args.rounds)
+    print(f"{'dtype':10}{'MiB':>6}{'same':>7}{'KL':>10}" + "".join(f"{work.name:>26}" for work in TIMED))
+    rows: list[dict[str, Any]] = []
+    for dtype, model in models.items():
+        same, divergence = lost(log_p[dtype], log_p["float32"])
+        rows.append(
+            {"dtype": dtype, "bytes": n_bytes(model), "same": same, "kl": divergence, "ms": times[dtype]}
+        )
+        cells = "".join(
+            f"{f'{statistics.median(ms):.1f} ({min(ms):.1f} to {max(ms):.1f})':>26}"
+            for ms in times[dtype].values()
+        )
+        print(f"{dtype:10}{n_bytes(model) / 2**20:6.0f}{100 * same:6.1f}%{divergence:10.5f}{cells}")
+    versions = {package: metadata.version(package) for package in ("jax", "flax", "numpy")}
+    print(json.dumps({"benchmark": "weights", "model": args.model, **versions, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
