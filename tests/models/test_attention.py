@@ -1,9 +1,10 @@
 """Writing rows into cells and attending them, against loops in numpy."""
 
+import jax
 import numpy as np
 import pytest
 
-from ubjax.models.attention import CellAccess, attend, write_rows
+from ubjax.models.attention import CellAccess, _in_tiles, attend, write_rows
 
 # One stream, two key heads, four cells of width 1; rows 0, 1, 2 go to cells 3, 1 and nowhere (cell 4 of 4):
 #   head 0    [. . . .]  ->  [.  11  .  10]
@@ -78,3 +79,51 @@ def test_equals_loops_with_nan_in_cells_that_hold_nothing(shape, n_kv_heads):
                 seen = np.flatnonzero(mask[b, t])
                 want = dense(q[b * length + t], k[stream[b]], v[stream[b]], seen)
                 np.testing.assert_allclose(found[b, t], want, atol=1e-5)
+
+
+TILES = {
+    "a tile a quarter of the cells": (512, 512, 0),
+    "one tile, all cells but three": (16, 257, 237),
+    "behind others": (256, 512, 130),
+}
+
+
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize("shape", TILES.values(), ids=TILES)
+def test_rows_in_tiles_equal_all_cells_at_once(shape, cap):
+    """Rows of a prompt behind `used` cells of others; one row sees nothing, cells that hold nothing are NaN."""
+    length, n_cells, used = shape
+    d, groups, rng = 4, 2, np.random.default_rng(1)
+    q = rng.normal(size=(length, groups, d)).astype(np.float32)
+    k, v = rng.normal(size=(2, 1, 1, n_cells, d)).astype(np.float32)
+    valid = np.arange(n_cells)[None] < used + length
+    k[0, 0, ~valid[0]] = v[0, 0, ~valid[0]] = np.nan
+    mask = np.tri(length, n_cells, used, dtype=bool)[None] & valid[:, None]
+    mask[0, :, :used:2] = mask[0, 3] = False
+    access = access_of([n_cells] * length, [0] * length, mask, valid)
+    found = np.asarray(attend(q, k, v, access, cap=cap))
+    assert _in_tiles(mask.shape) and np.isfinite(found).all()
+    score = np.einsum("lhd,cd->lhc", q, np.where(valid[0][:, None], k[0, 0], 0)) / np.sqrt(d)
+    score = score if cap is None else cap * np.tanh(score / cap)
+    weight = np.exp(score) * mask[0][:, None]
+    want = weight @ np.where(valid[0][:, None], v[0, 0], 0)
+    rows = np.arange(length) != 3
+    np.testing.assert_allclose(
+        found[rows], (want / weight.sum(-1, keepdims=True).clip(1e-9))[rows], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("n_rows", "n_kv_heads"), [(4, 2), (5, 1), (48, 1)])
+def test_company_in_a_tile_changes_no_bit(n_rows, n_kv_heads):
+    """A later cell that another row of the tile sees takes all rows over more cells: the same bits."""
+    n_cells, d, rng = 512, 64, np.random.default_rng(2)
+    q = rng.normal(size=(n_rows, 2, d)).astype(np.float32)
+    k, v = rng.normal(size=(2, 1, n_kv_heads, n_cells, d)).astype(np.float32)
+    mask = np.broadcast_to(np.arange(n_cells) < 100, (1, n_rows, n_cells)).copy()
+    run, bits = jax.jit(attend), []
+    for last in (99, 200, 300, 511):
+        mask[0, -1, last] = True
+        access = access_of([n_cells] * n_rows, [0] * n_rows, mask, np.ones((1, n_cells), bool))
+        bits.append(np.asarray(run(q, k, v, access))[:-1].view(np.uint32))
+    for others in bits[1:]:
+        np.testing.assert_array_equal(others, bits[0])

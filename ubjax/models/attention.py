@@ -4,6 +4,9 @@ R = Sb * Lb rows; B blocks that attend one stream each: Sb, or 1 when the cache 
 attend it); NS streams, Ckv cells, H query heads in G groups over Hk key heads, D width of a head.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -14,6 +17,9 @@ from ubjax.models.matrix import Store
 from ubjax.models.rope import Rotation, rotate
 from ubjax.pytree import pytree
 from ubjax.typing import I32, Array, Bool, Float, Int32
+
+# On CPU, measured: rows of a tile, and from how many rows and cells on they pay (docs/log.md).
+TILE, TILED_ROWS, TILED_CELLS = 128, 4, 256
 
 
 @pytree
@@ -60,28 +66,71 @@ def attend(
     """softmax(scale * q k) v over the cells that each row sees; finite for a row that sees nothing.
 
     `scale` is 1 / sqrt(D) unless it is given; with a `cap` scores are soft-capped. Cells that hold nothing may contain
-    NaN: their scores are replaced, their V is zeroed.
+    NaN: their scores are replaced, their V is zeroed. On CPU many rows go in tiles (`_attend_tiles`).
     """
     n_rows, n_heads, d = q.shape
-    n_streams, n_kv_heads, n_cells = k.shape[:3]
+    n_streams, n_kv_heads = k.shape[:2]
     n_blocks = 1 if n_streams == 1 else access.mask.shape[0]
     if n_blocks < n_streams:
         k = jax.lax.dynamic_slice_in_dim(k, access.first_stream, n_blocks)
         v = jax.lax.dynamic_slice_in_dim(v, access.first_stream, n_blocks)
-    v = jnp.where(access.valid[:, None, :, None], v, 0)
     length, groups = n_rows // n_blocks, n_heads // n_kv_heads
     # The rows of all query heads that share a key head become the rows of one matrix product.
     scale = d**-0.5 if scale is None else scale
     q = (q * scale).reshape(n_blocks, length, n_kv_heads, groups * d).transpose(0, 2, 1, 3)
     q = q.reshape(n_blocks, n_kv_heads, length * groups, d).astype(k.dtype)
-    score = soft_cap(_product("bhmd,bhcd->bhmc", q, k), cap)
-    score = score.reshape(n_blocks, n_kv_heads, length, groups, n_cells)
-    mask = access.mask.reshape(n_blocks, 1, length, 1, n_cells)
-    weight = jax.nn.softmax(jnp.where(mask, score, jnp.finfo(jnp.float32).min), axis=-1)
-    weight = weight.reshape(n_blocks, n_kv_heads, length * groups, n_cells).astype(v.dtype)
-    out = _product("bhmc,bhcd->bhmd", weight, v)
+    mask = access.mask.reshape(n_blocks, length, -1)
+    args = (q, jnp.asarray(k), jnp.asarray(v), mask, jnp.asarray(access.valid))
+    cells = functools.partial(_attend_cells, cap=cap)
+    tiles = functools.partial(_attend_tiles, cap=cap) if _in_tiles(mask.shape) else cells
+    out = jax.lax.platform_dependent(*args, cpu=tiles, default=cells)
     out = out.reshape(n_blocks, n_kv_heads, length, groups * d).transpose(0, 2, 1, 3)
     return out.reshape(n_rows, n_heads, d)
+
+
+def _attend_cells(q: Array, k: Array, v: Array, mask: Array, valid: Array, cap: float | None) -> jax.Array:
+    """What q [B, Hk, L G, D] gather from the first n cells of k and v; n is what mask [B, L, n] has."""
+    length, n_cells = mask.shape[1:]
+    k = k[:, :, :n_cells]
+    v = jnp.where(valid[:, None, :n_cells, None], v[:, :, :n_cells], 0)
+    score = soft_cap(_product("bhmd,bhcd->bhmc", q, k), cap)
+    score = score.reshape(*q.shape[:2], length, -1, n_cells)
+    score = jnp.where(mask[:, None, :, None], score, jnp.finfo(jnp.float32).min)
+    # Divided behind the product: [m, d] values instead of [m, c] weights.
+    weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True)).reshape(*q.shape[:3], n_cells)
+    total = jnp.sum(weight, axis=-1, keepdims=True)
+    return _product("bhmc,bhcd->bhmd", weight.astype(v.dtype), v) / total
+
+
+def _in_tiles(mask: tuple[int, ...]) -> bool:
+    """Whether rows with a mask [B, L, Ckv] of this shape go in tiles on CPU.
+
+    Not a single row of a block: the bits of its product depend on how many cells there are.
+    """
+    return mask[1] >= TILED_ROWS and mask[2] >= TILED_CELLS
+
+
+def _attend_tiles(q: Array, k: Array, v: Array, mask: Array, valid: Array, cap: float | None) -> jax.Array:
+    """As `_attend_cells`, in tiles of rows that each read a quarter, a half, three quarters or all of the cells.
+
+    As many as it takes to the last cell that a row of the tile sees: the rows of a prompt see no later cells than
+    their own, and a cache is filled from its first cell on. What is left out would have had weights of 0.
+    """
+    n_blocks, n_kv_heads, n_all, d = q.shape
+    length, n_cells = mask.shape[1:]
+    tile = TILE if length % TILE == 0 else length
+    n_tiles, quarter = length // tile, -(-n_cells // 4)
+    q = jnp.moveaxis(q.reshape(n_blocks, n_kv_heads, n_tiles, n_all // n_tiles, d), 2, 0)
+    mask = jnp.moveaxis(mask.reshape(n_blocks, n_tiles, tile, n_cells), 1, 0)
+    seen = jnp.arange(1, n_cells + 1, dtype=jnp.int32)[None, :] * jnp.any(mask, axis=(1, 2))
+    which = jnp.maximum(jnp.max(seen, axis=1) - 1, 0) // quarter
+
+    def first(n: int) -> Callable[..., jax.Array]:
+        return lambda q, mask: _attend_cells(q, k, v, mask[:, :, :n], valid, cap)
+
+    parts = [first(min(i * quarter, n_cells)) for i in range(1, 5)]
+    out = jax.lax.map(lambda of: jax.lax.switch(of[0], parts, *of[1:]), (which, q, mask))
+    return jnp.moveaxis(out, 0, 2).reshape(n_blocks, n_kv_heads, n_all, d)
 
 
 def _product(axes: str, a: Array, b: Array) -> jax.Array:
