@@ -18,8 +18,8 @@ from ubjax.models.rope import Rotation, rotate
 from ubjax.pytree import pytree
 from ubjax.typing import I32, Array, Bool, Float, Int32
 
-# On CPU, measured: rows of a tile, and from how many rows and cells on they pay (docs/log.md).
-TILE, TILED_ROWS, TILED_CELLS = 128, 4, 256
+# On CPU, measured: rows of a tile, and from how many rows (of a block) and cells on tiles pay (docs/log.md).
+TILE, TILED_ROWS, TILED_CELLS = 128, 32, 256
 
 
 @pytree
@@ -105,7 +105,7 @@ def _attend_cells(q: Array, k: Array, v: Array, mask: Array, valid: Array, cap: 
 def _in_tiles(mask: tuple[int, ...]) -> bool:
     """Whether rows with a mask [B, L, Ckv] of this shape go in tiles on CPU.
 
-    Not a single row of a block: the bits of its product depend on how many cells there are.
+    At fewer rows it saves nothing in the whole model, and a single row's bits would depend on how many cells are read.
     """
     return mask[1] >= TILED_ROWS and mask[2] >= TILED_CELLS
 
