@@ -81,9 +81,9 @@ def attend(
     q = q.reshape(n_blocks, n_kv_heads, length * groups, d).astype(k.dtype)
     mask = access.mask.reshape(n_blocks, length, -1)
     args = (q, jnp.asarray(k), jnp.asarray(v), mask, jnp.asarray(access.valid))
-    cells = functools.partial(_attend_cells, cap=cap)
-    tiles = functools.partial(_attend_tiles, cap=cap) if _in_tiles(mask.shape) else cells
-    out = jax.lax.platform_dependent(*args, cpu=tiles, default=cells)
+    cells, tiles = (functools.partial(form, cap=cap) for form in (_attend_cells, _attend_tiles))
+    in_tiles = _in_tiles(mask.shape)
+    out = jax.lax.platform_dependent(*args, cpu=tiles, default=cells) if in_tiles else cells(*args)
     out = out.reshape(n_blocks, n_kv_heads, length, groups * d).transpose(0, 2, 1, 3)
     return out.reshape(n_rows, n_heads, d)
 
