@@ -171,9 +171,10 @@ def test_a_context_smaller_than_its_sequences_gives_each_one_unit():
     assert tiny_engine(n_ctx=64, n_seq_max=100).memory.n_cells == 16
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float64", 5])
-def test_weights_are_stored_as_floats_only(dtype):
-    with pytest.raises(ValueError, match=r"dtype is .*, one of float32, bfloat16, float16 is needed"):
+@pytest.mark.parametrize("dtype", ["int4", "float64", 5])
+def test_weights_are_stored_in_known_ways_only(dtype):
+    known = "float32, bfloat16, float16, int8, q8_0, stored"
+    with pytest.raises(ValueError, match=f"dtype is .*, one of {known} is needed"):
         load_model("smollm2", dtype=dtype)
 
 

@@ -153,7 +153,7 @@ def test_a_measured_model_adds_seconds_and_says_how_far_it_is_off(ubjax, trace, 
         "sweep", trace, "--n-ubatch", "32", "--strategy", "simple,equal", "--model", model, "--measure"
     )
     assert (wanted["n_ubatch"], wanted["n_seqs"], wanted["n_kv"]) == (32, 8, (256, 512, 2048))
-    assert out[1].startswith("ms of a step by its rows: 1: ") and "at 1 other shapes: " in out[3]
+    assert out[1].startswith("ms of a step by its rows: 1: ") and "at 1 other shape: " in out[3]
     found = json.loads(out[-1])
     assert all(row["seconds"] > 0 for row in found["rows"]) and list(found["errors"]) == ["1x1|kv 2|out 1"]
 

@@ -158,8 +158,7 @@ def test_without_outputs_there_is_no_head():
         assert traced.out_info[0].shape == (n_outputs, FULL.n_vocab)
         return str(traced.jaxpr).count("platform_index")
 
-    one = n_products(1) - n_products(0)
-    assert one > 0 and n_products(0) == 4 * FULL.n_layers * one  # qkv, output, gate and up, down
+    assert n_products(0) < n_products(1) == n_products(2)
 
 
 def test_random_weights_make_a_model_of_their_own():

@@ -1,5 +1,7 @@
 """Rotations against complex numbers."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -39,3 +41,23 @@ def test_sections_turn_by_positions_of_their_own():
         np.testing.assert_array_equal(by.sin[:, pair], alone.sin[:, pair])
     same = rotation(pos[[1, 1, 1]], 8, 50.0, sections=(1, 2, 1))
     np.testing.assert_array_equal(same.cos, each[1].cos)
+
+
+def test_cosines_are_computed_once_for_all_layers():
+    def layers(n):
+        def run(pos, x):
+            at = rotation(pos, 64, 1e4)
+            for _ in range(n):
+                x = jnp.sin(rotate(x, at).reshape(48, 128) @ jnp.ones((128, 128))).reshape(48, 2, 64)
+            return x
+
+        pos, x = np.arange(48, dtype=np.int32)[None], np.ones((48, 2, 64), np.float32)
+        return jax.jit(run).lower(pos, x).compile().as_text().count(" cosine(")
+
+    assert 0 < layers(2) == layers(5)
+
+
+def test_rows_at_position_0_stay_as_they_are():
+    x = np.random.default_rng(0).normal(size=(3, 2, 8)).astype(np.float32)
+    at = jax.jit(lambda pos: rotation(pos, 8, 1e4))(np.zeros((1, 3), np.int32))
+    np.testing.assert_array_equal(rotate(x, at), x)

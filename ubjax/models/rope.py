@@ -45,7 +45,19 @@ def rotation(
         frequency = frequency / factors
     of_pair = np.repeat(np.arange(len(sections)), sections) if sections else np.zeros(1, np.int32)
     angle = jnp.asarray(pos, jnp.float32)[of_pair].T * frequency[None, :]
-    return Rotation(cos=jnp.cos(angle), sin=jnp.sin(angle))
+    cos, sin = jax.lax.platform_dependent(angle, cpu=_turned_once, default=_turned)
+    return Rotation(cos=cos, sin=sin)
+
+
+def _turned(angle: Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def _turned_once(angle: Array) -> tuple[jax.Array, jax.Array]:
+    """As `_turned`, behind a branch: XLA would compute both anew in every layer, for every head of every row."""
+    return jax.lax.cond(
+        jnp.any(angle != 0), _turned, lambda angle: (jnp.ones_like(angle), jnp.zeros_like(angle)), angle
+    )
 
 
 def rotate(x: Float[Array, "R H D"], by: Rotation) -> Float[jax.Array, "R H D"]:
