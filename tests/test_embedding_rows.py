@@ -25,7 +25,8 @@ def model():
 
 
 def table():
-    return np.asarray(model().embedding[...]) * np.float32(SCALED.n_embd**0.5)
+    ids = np.arange(SCALED.n_vocab, dtype=np.int32)
+    return np.asarray(model().embedding.rows(ids)) * np.float32(SCALED.n_embd**0.5)
 
 
 @functools.cache

@@ -33,7 +33,8 @@ def model():
 @functools.cache
 def plain_keys():
     """K of every token before it is rotated, [V, Hk, D]."""
-    layer, table = model().layers[0], model().embedding[...]
+    layer = model().layers[0]
+    table = model().embedding.rows(np.arange(ONE_LAYER.n_vocab, dtype=np.int32))
     n_q = ONE_LAYER.n_heads
     heads = np.asarray(layer.attn.qkv(layer.attn_norm(table))).reshape(len(table), -1, ONE_LAYER.head_dim)
     return heads[:, n_q : n_q + ONE_LAYER.n_kv_heads]
