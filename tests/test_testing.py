@@ -45,7 +45,7 @@ def test_fixtures_of_the_plugin(pytester):
         [
             "*UnexpectedCompilationError: *was compiled where no compilation is allowed*",
             "*programs*",
-            "step: * calls, * programs",
+            "step: * calls, 1 program",
         ]
     )
 
