@@ -56,7 +56,7 @@ def copies_of(text: str, kv: AllKV) -> tuple[int, int]:
     """Copies of a whole K or V array in the text of a compiled program, and bytes of K and V copied in all.
 
     As they are or turned round. A copy is one of K or V when it has the heads, cells and width of a layer, of some
-    streams or all.
+    streams or all; so have scores that are turned round, if their rows are as many as a head is wide.
     """
     layers = {x.shape for x in jax.tree.leaves(kv)}
     n_whole = n_bytes = 0

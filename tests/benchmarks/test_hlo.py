@@ -21,13 +21,14 @@ from ubjax.models.decoder import Decoder
 def test_every_program_of_a_decode_keeps_kv_in_its_place(kind):
     config, sizes = KINDS[kind]
     n_kv = [48, 96] if kind == "unified" else [48]
-    n_ctx = n_kv[-1] if sizes.get("kv_unified") else 4 * n_kv[-1]
-    sizes = {**sizes, "n_ctx": n_ctx, "n_seq_max": 4, "n_batch": 8, "n_ubatch": 4, "kv_pad": 48}
+    n_ctx = n_kv[-1] if sizes.get("kv_unified") else 3 * n_kv[-1]
+    sizes = {**sizes, "n_ctx": n_ctx, "n_seq_max": 3, "n_batch": 6, "n_ubatch": 3, "kv_pad": 48}
     model = Decoder(dataclasses.replace(config, n_ctx_train=96), rngs=nnx.Rngs(0))
-    found = list(hlo.looks(model, EngineConfig(**sizes), rows="1,4", n_kv=n_kv))
+    # With 4 rows the scores of a head, turned round, would have the size of its keys.
+    found = list(hlo.looks(model, EngineConfig(**sizes), rows="1,3", n_kv=n_kv))
     assert [fault for look in found for fault in hlo.faults(look)] == []
     made = {(look.rows, look.program) for look in found}
-    assert made == {(rows, program) for rows in (1, 4) for program in ("step", "decode_steps")}
+    assert made == {(rows, program) for rows in (1, 3) for program in ("step", "decode_steps")}
     assert len(found) == len(made) * len(n_kv) and ("windows" in kind) == ("windows" in found[0].cache)
     assert all(look.kept == look.of and look.whole == look.copied == 0 for look in found)
 

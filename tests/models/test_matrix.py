@@ -30,17 +30,30 @@ def product(split, x):
     return nnx.merge(*split)(x)
 
 
-@pytest.mark.parametrize("n_rows", N_ROWS)
-@pytest.mark.parametrize(("dtype", "few_rows"), [*((dtype, True) for dtype in DTYPES), ("float32", False)])
-def test_a_product_is_that_of_its_rows(dtype, few_rows, n_rows):
-    matrix, x = stored(dtype, normal(70, 64), few_rows), normal(n_rows, 64, seed=1)
+def check_products(matrix, n_rows, dtype):
+    n_out, n_in = matrix.shape
+    x = normal(n_rows, n_in, seed=1)
     found = product(nnx.split(matrix), x)
     if dtype in ("bfloat16", "float16"):
         x = np.asarray(jnp.asarray(x).astype(dtype).astype(jnp.float32))
     want = x.astype(np.float64) @ every_row(matrix).T.astype(np.float64)
-    assert found.dtype == jnp.float32 and found.shape == (n_rows, 70)
+    assert found.dtype == jnp.float32 and found.shape == (n_rows, n_out)
     # int8: x in steps of its largest value / 32,258, half a step off at most
     np.testing.assert_allclose(found, want, atol=2e-3 if dtype == "int8" else 4e-5)
+
+
+@pytest.mark.parametrize("n_rows", N_ROWS)
+@pytest.mark.parametrize(("dtype", "few_rows"), [*((dtype, True) for dtype in DTYPES), ("float32", False)])
+def test_a_product_is_that_of_its_rows(dtype, few_rows, n_rows):
+    check_products(stored(dtype, normal(70, 64), few_rows), n_rows, dtype)
+
+
+@pytest.mark.parametrize("n_rows", [1, 9, 128, 129, 256])
+@pytest.mark.parametrize(
+    "n_out", [2048, 2049, 2112]
+)  # panels that threads share: in four parts, in one, two short
+def test_a_tall_matrix_is_a_product_of_panels(n_out, n_rows):
+    check_products(Panels(normal(n_out, 32)), n_rows, "float32")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -115,6 +128,13 @@ def test_what_a_dtype_is_stored_as(monkeypatch):
         monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
         assert type(stored("float32", rows)) is kind
+    sizes = [(1024, 512), (1025, 512), (2047, 512), (2048, 512)]
+    assert [type(stored("float32", np.zeros(size, np.float32))) for size in sizes] == [
+        Panels,
+        Rows,
+        Rows,
+        Panels,
+    ]
 
 
 def test_what_is_kept_takes_as_many_bytes_as_it_should():

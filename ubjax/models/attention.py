@@ -20,6 +20,7 @@ from ubjax.typing import I32, Array, Bool, Float, Int32
 
 # On CPU, measured: rows of a tile, and from how many rows (of a block) and cells on tiles pay (docs/log.md).
 TILE, TILED_ROWS, TILED_CELLS = 128, 32, 256
+FEW_ROWS = 64  # of all query heads of a key head, up to which keys are the left operand
 
 
 @pytree
@@ -93,7 +94,7 @@ def _attend_cells(q: Array, k: Array, v: Array, mask: Array, valid: Array, cap: 
     length, n_cells = mask.shape[1:]
     k = k[:, :, :n_cells]
     v = jnp.where(valid[:, None, :n_cells, None], v[:, :, :n_cells], 0)
-    score = soft_cap(_product("bhmd,bhcd->bhmc", q, k), cap)
+    score = soft_cap(_scores(q, k), cap)
     score = score.reshape(*q.shape[:2], length, -1, n_cells)
     score = jnp.where(mask[:, None, :, None], score, jnp.finfo(jnp.float32).min)
     # Divided behind the product: [m, d] values instead of [m, c] weights.
@@ -131,6 +132,18 @@ def _attend_tiles(q: Array, k: Array, v: Array, mask: Array, valid: Array, cap: 
     parts = [first(min(i * quarter, n_cells)) for i in range(1, 5)]
     out = jax.lax.map(lambda of: jax.lax.switch(of[0], parts, *of[1:]), (which, q, mask))
     return jnp.moveaxis(out, 0, 2).reshape(n_blocks, n_kv_heads, n_all, d)
+
+
+def _scores(q: Array, k: Array) -> jax.Array:
+    """Products of q [B, Hk, M, D] and k [B, Hk, C, D]; for few rows on CPU k is the left operand, not copied."""
+    if q.shape[2] > FEW_ROWS or k.dtype != jnp.float32:
+        return _product("bhmd,bhcd->bhmc", q, k)
+    return jax.lax.platform_dependent(
+        q,
+        k,
+        cpu=lambda q, k: jnp.swapaxes(jax.lax.optimization_barrier(_product("bhcd,bhmd->bhcm", k, q)), 2, 3),
+        default=lambda q, k: _product("bhmd,bhcd->bhmc", q, k),
+    )
 
 
 def _product(axes: str, a: Array, b: Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Matrices [out, in] as they are stored: what is kept of one, and how rows are multiplied with it.
 
     Rows      as they are, in float32, bfloat16 or float16
-    Panels    float32 for CPU: 32 rows side by side, input by input, so that a few rows of x read them in one go
+    Panels    float32 for CPU, small and tall ones: 32 rows side by side, so that a few rows of x read them in one go
     Int8      8 bits with one scale for a row; x is rounded to twice 8 bits, row by row, so that sums are whole numbers
     Blocks    8 bits with a scale, and perhaps an offset, for 32 values of a row: Q8_0, and others that files hold
 
@@ -27,6 +27,8 @@ from ubjax.typing import Array, Float, Int32
 
 PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times as long
 X86 = ("x86_64", "AMD64")
+SMALL = 2**19  # values of a matrix up to which threads that share it gain nothing
+TALL = 2048  # rows of a matrix from which on there are enough panels for all threads
 ALIGNMENT = 64  # bytes; on CPU jax then takes a host array over as it is
 
 
@@ -139,16 +141,23 @@ Store: TypeAlias = Callable[[Any], Matrix]  # rows [out, in], float32, to the ma
 def store_of(dtype: Any, *, few_rows: bool) -> Store:
     """How matrices are stored for a `dtype` of weights (`config.WEIGHT_DTYPES`).
 
-    few_rows: whether a few rows are often all there are, as in decodes; then float32 lies in panels on CPUs of the kind
-    that this was measured on. Rows whose length is no multiple of 32 stay float32 where blocks are asked for.
+    few_rows: whether a few rows are often all there are, as in decodes; then small and tall matrices in float32 lie in
+    panels, on CPUs of the kind that this was measured on. Rows whose length is no multiple of 32 stay float32 where
+    blocks are asked for.
     """
     if dtype == "int8":
         return Int8
     panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
-    full: Store = Panels if panels else Rows
+    full: Store = _panels_or_rows if panels else Rows
     if dtype in ("q8_0", "stored"):
         return lambda rows: full(rows) if rows.shape[1] % BLOCK or dtype == "stored" else Blocks.q8_0(rows)
     return full if jnp.dtype(dtype) == jnp.float32 else partial(Rows, dtype=dtype)
+
+
+def _panels_or_rows(rows: Float[Array, "out in_"]) -> Rows | Panels:
+    """Panels if the matrix is small or tall: a product with up to a dozen rows reads them in one thread."""
+    n_out, n_in = rows.shape
+    return Panels(rows) if n_out * n_in <= SMALL or n_out >= TALL else Rows(rows)
 
 
 def _kept(values: Array, dtype: Any) -> nnx.Param:

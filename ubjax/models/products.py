@@ -1,8 +1,11 @@
 """Rows times matrices of each storage, in the form that the platform is fastest with (docs/log.md has the figures).
 
 A program is compiled for one number of rows R, so that one form of each product is in it. Other platforms than CPU get
-a plain dot.
+a plain dot. What XLA's CPU library does with a product: it copies a transposed right operand into tiles first, it gives
+its threads shares of the outputs of one matrix, and those of a batch of small ones to one thread, up to 32,768 outputs.
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,8 @@ from jaxtyping import Num
 
 from ubjax.typing import Array, Float
 
-FEW = 32  # rows up to which multiply and reduce beats a dot
+FEW = 128  # rows up to which a matrix is the left operand
+SHARED = 64  # panels from which on threads share them
 HIGHEST = (
     jax.lax.Precision.HIGHEST
 )  # float32 products stay float32 (no TF32); narrower storage is not affected
@@ -27,16 +31,18 @@ def _dot(x: Array, weight: Array) -> jax.Array:
 
 
 def _rows_on_cpu(x: Array, weight: Array) -> jax.Array:
-    """Float32, 2 to 32 rows: multiply and reduce. Narrow storage below 4 rows: a dot of 4.
+    """Float32, up to 128 rows: the matrix on the left. Narrow storage below 4 rows: a dot of 4.
 
-    A product of a single narrow row takes XLA ten times as long. Multiply and reduce needs matrices of equal shape that
-    are applied to the same x to be stacked in one: XLA would share the products' common operand, x spread out over
-    `out`, and so write it to memory.
+    A product of a single row is another one, and slower; of a single narrow row it is ten times slower. Without the
+    barrier XLA would take the transposition of the result as a product with the operands swapped.
     """
     n = x.shape[0]
-    if weight.dtype == jnp.float32:
-        return jnp.sum(weight[:, None, :] * x[None, :, :], axis=-1).T if 2 <= n <= FEW else _dot(x, weight)
-    return _dot(x, weight) if n >= 4 else _dot(jnp.pad(x, ((0, 4 - n), (0, 0))), weight)[:n]
+    least = 2 if weight.dtype == jnp.float32 else 4
+    if n < least:
+        return _rows_on_cpu(jnp.pad(x, ((0, least - n), (0, 0))), weight)[:n]
+    if weight.dtype == jnp.float32 and n <= FEW:
+        return jax.lax.optimization_barrier(_dot(weight, x)).T
+    return _dot(x, weight)
 
 
 def panels_product(x: Float[Array, "R in_"], panels: Float[Array, "P in_ w"]) -> Float[jax.Array, "R PW"]:
@@ -50,18 +56,19 @@ def _panels_by_dot(x: Array, panels: Array) -> jax.Array:
 
 
 def _panels_on_cpu(x: Array, panels: Array) -> jax.Array:
-    """Multiply and reduce, rows before panels for few and for many rows, panels before rows in between.
+    """Multiply and reduce, which XLA makes a batch of products of; panels outside where threads can share them.
 
-    A single row gets one of zeros beside it: XLA makes a loop of its own of one row's, thirty times slower.
+    A single row gets one of zeros beside it: XLA makes a loop of its own of one row's, thirty times slower. Four parts
+    of the panels are shared more evenly than all of them.
     """
-    n = x.shape[0]
+    n, n_panels = x.shape[0], panels.shape[0]
     if n == 1:
         return _panels_on_cpu(jnp.pad(x, ((0, 1), (0, 0))), panels)[:1]
-    if n <= 8 or n >= 256:
-        product = jnp.sum(panels[None] * x[:, None, :, None], axis=2)
-    else:
-        product = jnp.sum(panels[:, :, None, :] * x.T[None, :, :, None], axis=1).transpose(1, 0, 2)
-    return product.reshape(n, -1)
+    if n <= 8 or n >= 256 or n_panels < SHARED:
+        return jnp.sum(panels[None] * x[:, None, :, None], axis=2).reshape(n, -1)
+    parts = panels.reshape(math.gcd(n_panels, 4), -1, *panels.shape[1:])
+    product = jnp.sum(parts[:, :, :, None, :] * x.T[None, None, :, :, None], axis=2)
+    return product.transpose(2, 0, 1, 3).reshape(n, -1)
 
 
 def int8_product(x: Float[Array, "R in_"], values: Num[Array, "out in_"]) -> Float[jax.Array, "R out"]:
