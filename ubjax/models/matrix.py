@@ -9,7 +9,6 @@ All are called with rows of x, and give rows of the matrix by number; both are f
 R rows of x, P panels, N blocks of a row.
 """
 
-import math
 import platform
 from collections.abc import Callable
 from functools import partial
@@ -23,13 +22,14 @@ from jaxtyping import Num
 
 from ubjax.models.products import int8_product, panels_product, rows_product
 from ubjax.models.quantized import BLOCK
+from ubjax.models.slabs import Slabs
 from ubjax.typing import Array, Float, Int32
 
 PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times as long
 X86 = ("x86_64", "AMD64")
 SMALL = 2**19  # values of a matrix up to which threads that share it gain nothing
 TALL = 2048  # rows of a matrix from which on there are enough panels for all threads
-ALIGNMENT = 64  # bytes; on CPU jax then takes a host array over as it is
+slabs = Slabs()
 
 
 class Rows(nnx.Module):
@@ -164,9 +164,6 @@ def _kept(values: Array, dtype: Any) -> nnx.Param:
     """A parameter that keeps the values as `dtype`; a host array is copied once, to where jax takes it as it is."""
     if not isinstance(values, np.ndarray):
         return nnx.Param(values.astype(dtype))
-    n_bytes = math.prod(values.shape) * np.dtype(dtype).itemsize
-    room = np.empty(n_bytes + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    aligned = room[start : start + n_bytes].view(dtype).reshape(values.shape)
-    aligned[...] = values
-    return nnx.Param(jax.device_put(aligned))
+    kept = slabs.empty(values.shape, dtype)
+    kept[...] = values
+    return nnx.Param(jax.device_put(kept))
