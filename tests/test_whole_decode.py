@@ -104,7 +104,9 @@ def test_one_program_whatever_the_number_of_ubatches(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [1, 3])  # scores of 4 rows, turned round, would have the size of a head's keys
+@pytest.mark.parametrize(
+    "rows", [1, 3]
+)  # scores of 4 rows, turned round, would have the size of a head's keys
 @pytest.mark.parametrize("kind", ["unified", "windows in streams"])
 def test_kv_stays_in_its_place(monkeypatch, kind, rows):
     """Ubatches of one row or three: the program writes K/V where it lies and copies nothing of it."""
