@@ -104,12 +104,13 @@ def test_one_program_whatever_the_number_of_ubatches(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rows", [1, 3]
-)  # scores of 4 rows, turned round, would have the size of a head's keys
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kind", ["unified", "windows in streams"])
 def test_kv_stays_in_its_place(monkeypatch, kind, rows):
-    """Ubatches of one row or three: the program writes K/V where it lies and copies nothing of it."""
+    """Ubatches of one row or three: the program writes K/V where it lies and copies nothing of it.
+
+    Not four, whose scores, turned round, would have the size of a head's keys.
+    """
     _, engine = pair(kind)
     engine.clear()
     engine.decode_at_once(engine.batch([1, 2]))  # K/V is there now

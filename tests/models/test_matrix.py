@@ -49,10 +49,9 @@ def test_a_product_is_that_of_its_rows(dtype, few_rows, n_rows):
 
 
 @pytest.mark.parametrize("n_rows", [1, 9, 128, 129, 256])
-@pytest.mark.parametrize(
-    "n_out", [2048, 2049, 2112]
-)  # panels that threads share: in four parts, in one, two short
+@pytest.mark.parametrize("n_out", [2048, 2049, 2112])
 def test_a_tall_matrix_is_a_product_of_panels(n_out, n_rows):
+    """64, 65 and 66 panels, which threads share in four parts, one and two."""
     check_products(Panels(normal(n_out, 32)), n_rows, "float32")
 
 
@@ -128,13 +127,8 @@ def test_what_a_dtype_is_stored_as(monkeypatch):
         monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
         assert type(stored("float32", rows)) is kind
-    sizes = [(1024, 512), (1025, 512), (2047, 512), (2048, 512)]
-    assert [type(stored("float32", np.zeros(size, np.float32))) for size in sizes] == [
-        Panels,
-        Rows,
-        Rows,
-        Panels,
-    ]
+    for n_out, kind in ((1024, Panels), (1025, Rows), (2047, Rows), (2048, Panels)):
+        assert type(stored("float32", np.zeros((n_out, 512), np.float32))) is kind
 
 
 def test_what_is_kept_takes_as_many_bytes_as_it_should():
