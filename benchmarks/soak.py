@@ -68,6 +68,8 @@ class Soak:
         """Compile what there is; the warm-up of an engine leaves out states, and why there is no room for one."""
         for engine in self.engines:
             engine.warmup()
+        for engine in (self.invariant, self.plain):
+            self._warm_up_states(engine)
         engine = self.plain
         engine.decode(engine.batch([1] * (engine.memory.n_cells // 2 + 1)))
         try:
@@ -77,6 +79,17 @@ class Soak:
         for _ in range(WARM_ROUNDS):
             self.round(self.invariant)
             self.round(self.plain)
+
+    def _warm_up_states(self, engine: Engine) -> None:
+        """Save and load as many rows as each size of their programs is for, in K/V of each size."""
+        sizes = [n for (n,) in engine.buckets.kv_sizes()]
+        for n_kv in sizes:
+            engine.clear()
+            engine.decode(engine.batch([1] * n_kv))
+            for n_rows in sorted((n for n in sizes if n <= n_kv), reverse=True):
+                engine.rm(0, n_rows)
+                engine.set_state(engine.get_state(0), 0)
+        engine.clear()
 
     def round(self, engine: Engine) -> None:
         """Random requests through one engine, each compared with its lone run."""

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import soak, step
 from benchmarks.random_requests import Letters
+from ubjax.analysis import forbid_compilations
 from ubjax.generate import Request, Sampling
 
 
@@ -26,6 +27,22 @@ def test_two_minutes_of_random_requests_find_nothing_wrong(monkeypatch, capsys):
         and counts["cancelled"] > 2
         and counts["put back"] > 0
     )
+
+
+@pytest.mark.slow
+def test_states_of_any_size_compile_nothing_after_the_warm_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(soak, "WARM_ROUNDS", 0)
+    _, model = step.model_of("tiny")
+    warm = soak.Soak(model, Letters(), cells=64, seed=0, folder=tmp_path)
+    warm.warm_up()
+    for engine, n_tokens in ((warm.invariant, (5, 64)), (warm.plain, (5, 64, 65, 128))):
+        for n in n_tokens:
+            engine.clear()
+            engine.decode(engine.batch([1] * n))
+            for n_left in (n, 64, 7):
+                engine.rm(0, n_left)
+                with forbid_compilations():
+                    engine.set_state(engine.get_state(0), 0)
 
 
 @pytest.mark.slow
