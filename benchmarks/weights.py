@@ -8,7 +8,7 @@
     decode R    ms a step of the decode loop, R sequences in one cache    prefill 512    ms for a prompt of 512 tokens
 
 Speeds by turns, the round before the first not counted, medians (least to most); see benchmarks/peers.py. `stored` is
-the file's own blocks. The last line is JSON.
+the file's own blocks. Lines appear as they are measured, in all some ten minutes; the last one is JSON.
 """
 
 import json
@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from benchmarks.peers import WORKS, Ours, arguments, gguf_file
+from benchmarks.peers import WORKS, Ours, Work, arguments, gguf_file
 from ubjax import Engine, EngineConfig
 from ubjax.config import WEIGHT_DTYPES
 from ubjax.loaders import load_decoder
@@ -55,41 +55,47 @@ def n_bytes(model: Decoder) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model)))
 
 
-def timed(models: Mapping[str, Decoder], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of each work and dtype, by turns."""
-    sides = {dtype: Ours(model) for dtype, model in models.items()}
-    times: dict[str, dict[str, list[float]]] = {dtype: {work.name: [] for work in TIMED} for dtype in sides}
-    for work in TIMED:
-        for k in range(rounds + 1):
-            for dtype, side in sides.items():
-                seconds, _ = side.run(work)
-                times[dtype][work.name] += [1e3 * seconds] if k else []
+def by_turns(sides: Mapping[str, Ours], work: Work, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each dtype."""
+    times: dict[str, list[float]] = {dtype: [] for dtype in sides}
+    for k in range(rounds + 1):
+        for dtype, side in sides.items():
+            seconds, _ = side.run(work)
+            times[dtype] += [1e3 * seconds] if k else []
     return times
 
 
-def main() -> None:
-    """Print the table and the JSON line."""
-    args = arguments(__doc__)
-    source = gguf_file(args.model)
-    models: dict[str, Decoder] = {}
-    for dtype in DTYPES:
-        models[dtype], tokenizer = load_decoder(source, dtype=dtype)
-    text = (Path(__file__).parents[1] / "LICENSE").read_text(encoding="utf-8")
-    ids = np.asarray(tokenizer.encode(text)[:N_TOKENS])
-    log_p = {dtype: log_probabilities(model, ids) for dtype, model in models.items()}
-    times = timed(models, args.rounds)
-    print(f"{'dtype':10}{'MiB':>6}{'same':>7}{'KL':>10}" + "".join(f"{work.name:>26}" for work in TIMED))
+def measured(source: Path, rounds: int) -> list[dict[str, Any]]:
+    """A row for each dtype, printed on the way."""
     rows: list[dict[str, Any]] = []
-    for dtype, model in models.items():
-        same, divergence = lost(log_p[dtype], log_p["float32"])
-        rows.append(
-            {"dtype": dtype, "bytes": n_bytes(model), "same": same, "kl": divergence, "ms": times[dtype]}
-        )
-        cells = "".join(
-            f"{f'{statistics.median(ms):.1f} ({min(ms):.1f} to {max(ms):.1f})':>26}"
-            for ms in times[dtype].values()
-        )
-        print(f"{dtype:10}{n_bytes(model) / 2**20:6.0f}{100 * same:6.1f}%{divergence:10.5f}{cells}")
+    sides: dict[str, Ours] = {}
+    ids, of_float32 = np.zeros(0, np.int32), np.zeros(0)
+    print(f"{'dtype':12}{'MiB':>6}{'same':>8}{'KL':>10}")
+    for dtype in DTYPES:
+        model, tokenizer = load_decoder(source, dtype=dtype)
+        if dtype == "float32":
+            text = (Path(__file__).parents[1] / "LICENSE").read_text(encoding="utf-8")
+            ids = np.asarray(tokenizer.encode(text)[:N_TOKENS])
+        log_p = log_probabilities(model, ids)
+        of_float32 = log_p if dtype == "float32" else of_float32
+        same, divergence = lost(log_p, of_float32)
+        rows.append({"dtype": dtype, "bytes": n_bytes(model), "same": same, "kl": divergence, "ms": {}})
+        sides[dtype] = Ours(model)
+        print(f"{dtype:12}{n_bytes(model) / 2**20:6.0f}{100 * same:7.1f}%{divergence:10.5f}", flush=True)
+    print(f"\n{'ms':12}" + "".join(f"{dtype:>26}" for dtype in DTYPES))
+    for work in TIMED:
+        times = by_turns(sides, work, rounds)
+        for row in rows:
+            row["ms"][work.name] = times[row["dtype"]]
+        spread = (f"{statistics.median(ms):.1f} ({min(ms):.1f} to {max(ms):.1f})" for ms in times.values())
+        print(f"{work.name:12}" + "".join(f"{cell:>26}" for cell in spread), flush=True)
+    return rows
+
+
+def main() -> None:
+    """Print the tables and the JSON line."""
+    args = arguments(__doc__)
+    rows = measured(gguf_file(args.model), args.rounds)
     versions = {package: metadata.version(package) for package in ("jax", "flax", "numpy")}
     print(json.dumps({"benchmark": "weights", "model": args.model, **versions, "rows": rows}))
 
