@@ -19,7 +19,7 @@ from ubjax.models.matrix import Store, store_of
 from ubjax.models.rope import Rotation, rotation, shift_rows
 from ubjax.models.weights import Tensor, decoder_places, fill_weights
 from ubjax.pooling import Pooling
-from ubjax.typing import Array, Float, Int32
+from ubjax.typing import Array, Bool, Float, Int32
 from ubjax.ubatch import Ubatch
 
 
@@ -49,9 +49,12 @@ class DecoderLayer(nnx.Module):
         v: Float[Array, "NS Hk Ckv D"],
         access: CellAccess,
         at: Rotation,
-    ) -> tuple[Float[jax.Array, "R E"], Float[jax.Array, "NS Hk Ckv D"], Float[jax.Array, "NS Hk Ckv D"]]:
-        """The rows after this layer, and its K and V."""
+        wanted: Int32[Array, " O"] | None = None,
+    ) -> tuple[Float[jax.Array, "_ E"], Float[jax.Array, "NS Hk Ckv D"], Float[jax.Array, "NS Hk Ckv D"]]:
+        """The rows after this layer, all of them or those that are `wanted` (0 out of range), and its K and V."""
         gathered, k, v = self.attn(self.attn_norm(x), k, v, access, at)
+        if wanted is not None:
+            gathered, x = (_rows(of, wanted) for of in (gathered, x))
         if self.attn_post_norm is not None:
             gathered = self.attn_post_norm(gathered)
         x = gathered + x
@@ -118,27 +121,37 @@ class Decoder(nnx.Module):
         One KV and one CellAccess per cache: `kv[c].k[i]` is the K of the i-th layer of cache c (`config.cache_layers`).
         Raises ValueError (before tracing) when rows of embeddings have another width than the model.
         """
-        x, kv = self._run(ubatch, kv, access)
-        return self._logits(x, ubatch), kv
+        wanted = ubatch.out_rows if ubatch.bucket.n_outputs else None
+        x, kv = self._run(ubatch, kv, access, wanted)
+        if wanted is None:
+            return self._logits(x[:0]), kv
+        if len(x) == ubatch.bucket.n_rows:
+            return self._logits(x), kv
+        some = jnp.any(jnp.asarray(wanted) < ubatch.bucket.n_rows)
+        return self._logits_if(some, x), kv
 
     def with_hidden(
         self, ubatch: Ubatch, kv: AllKV, access: tuple[CellAccess, ...]
     ) -> tuple[Float[jax.Array, "O V"], Float[jax.Array, "R E"], AllKV]:
         """As a call, with the hidden row of every token (the normed output of the last layer) beside the logits."""
         x, kv = self._run(ubatch, kv, access)
-        return self._logits(x, ubatch), self.norm(x), kv
+        return self._logits(_rows(x, ubatch.out_rows)), self.norm(x), kv
 
     def _run(
-        self, ubatch: Ubatch, kv: AllKV, access: tuple[CellAccess, ...]
-    ) -> tuple[Float[jax.Array, "R E"], AllKV]:
-        """The rows after the last layer, and the new K/V."""
+        self,
+        ubatch: Ubatch,
+        kv: AllKV,
+        access: tuple[CellAccess, ...],
+        wanted: Int32[Array, " O"] | None = None,
+    ) -> tuple[Float[jax.Array, "_ E"], AllKV]:
+        """The rows after the last layer, all or those that are wanted, and the new K/V."""
         x = self._embed(ubatch)
         at = [self._rotation(ubatch.pos, cache) for cache in range(len(kv))]
         ks: list[list[Array]] = [[] for _ in kv]
         vs: list[list[Array]] = [[] for _ in kv]
         for layer, c in zip(self.layers, self.config.layer_caches, strict=True):
-            i = len(ks[c])
-            x, k, v = layer(x, kv[c].k[i], kv[c].v[i], access[c], at[c])
+            i, last = len(ks[c]), layer is self.layers[-1]
+            x, k, v = layer(x, kv[c].k[i], kv[c].v[i], access[c], at[c], wanted if last else None)
             ks[c].append(k)
             vs[c].append(v)
         return x, tuple(
@@ -178,10 +191,24 @@ class Decoder(nnx.Module):
         has_id = (jnp.asarray(ubatch.type) & ROW_ID) != 0
         return jnp.where(has_id[:, None], looked_up, jnp.asarray(ubatch.embd))
 
-    def _logits(self, x: Float[Array, "R E"], ubatch: Ubatch) -> Float[jax.Array, "O V"]:
-        if ubatch.bucket.n_outputs == 0:
+    def _logits(self, x: Float[Array, "O E"]) -> Float[jax.Array, "O V"]:
+        if len(x) == 0:
             return jnp.zeros((0, self.config.n_vocab))
-        wanted = jnp.asarray(x).at[ubatch.out_rows].get(mode="fill", fill_value=0)
-        normed = self.norm(wanted)
+        normed = self.norm(x)
         logits = self.embedding(normed) if self.head is None else self.head(normed)
         return soft_cap(logits, self.config.logit_softcap)
+
+    def _logits_if(self, some: Bool[Array, ""], x: Float[Array, "O E"]) -> Float[jax.Array, "O V"]:
+        """On CPU nothing is computed for the parts of a prompt that have no output, and no program of their own.
+
+        Elsewhere a condition would wait for what is under way, longer than reading the head takes.
+        """
+        empty = jnp.zeros((len(x), self.config.n_vocab))
+        return jax.lax.platform_dependent(
+            x, cpu=lambda x: jax.lax.cond(some, self._logits, lambda _: empty, x), default=self._logits
+        )
+
+
+def _rows(x: Float[Array, "R E"], wanted: Int32[Array, " O"]) -> Float[jax.Array, "O E"]:
+    """Rows of x by number; zeros where it is out of range."""
+    return jnp.asarray(x).at[wanted].get(mode="fill", fill_value=0)
