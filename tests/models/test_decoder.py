@@ -158,7 +158,28 @@ def test_without_outputs_there_is_no_head():
         assert traced.out_info[0].shape == (n_outputs, FULL.n_vocab)
         return str(traced.jaxpr).count("platform_index")
 
-    assert n_products(0) < n_products(1) == n_products(2)
+    assert n_products(0) < min(n_products(1), n_products(2))
+
+
+def test_on_cpu_the_head_is_not_read_where_no_row_is_an_output():
+    weights = random_weights(FULL)
+    nowhere = weights | {"output.weight": np.full_like(weights["output.weight"], np.nan)}
+    cache = Cache(Decoder.from_weights(FULL, nowhere.items()))
+    ubatch, access = padding(Bucket(n_blocks=1, n_block_rows=4, n_outputs=2), n_cells=16)
+    logits, _ = call(*cache.split, ubatch, cache.kv, (access,))
+    np.testing.assert_array_equal(logits, np.zeros((2, FULL.n_vocab)))
+    assert np.isnan(cache.run([rows_of(A)], n_outputs=6)).all()  # the head is what was read
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_last_feed_forward_network_gets_the_output_rows_alone_unless_all_are_asked_for(hidden):
+    cache = Cache(decoder(GROUPED))
+    ubatch, access = padding(Bucket(n_blocks=1, n_block_rows=8, n_outputs=3), n_cells=16)
+    model = decoder(GROUPED)
+    function = model.with_hidden if hidden else model.__call__
+    traced = str(jax.make_jaxpr(function)(ubatch, cache.kv, (access,)))
+    all_rows, some_rows = (f"f32[{n},{GROUPED.n_ff}] = logistic" in traced for n in (8, 3))
+    assert all_rows and some_rows is not hidden
 
 
 def test_random_weights_make_a_model_of_their_own():

@@ -14,6 +14,7 @@ from jaxtyping import Num
 from ubjax.typing import Array, Float
 
 FEW = 128  # rows up to which a matrix is the left operand
+MANY = 256  # rows from which on they are outside of the panels
 SHARED = 64  # panels from which on threads share them
 HIGHEST = (
     jax.lax.Precision.HIGHEST
@@ -59,14 +60,18 @@ def _panels_on_cpu(x: Array, panels: Array) -> jax.Array:
     """Multiply and reduce, which XLA makes a batch of products of; panels outside where threads can share them.
 
     A single row gets one of zeros beside it: XLA makes a loop of its own of one row's, thirty times slower. Four parts
-    of the panels are shared more evenly than all of them.
+    of the panels are shared more evenly than all of them; of many rows the product is in halves, which for a gated
+    feed-forward network are what is multiplied next.
     """
     n, n_panels = x.shape[0], panels.shape[0]
     if n == 1:
         return _panels_on_cpu(jnp.pad(x, ((0, 1), (0, 0))), panels)[:1]
-    if n <= 8 or n >= 256 or n_panels < SHARED:
+    if n <= 8 or n_panels < SHARED:
         return jnp.sum(panels[None] * x[:, None, :, None], axis=2).reshape(n, -1)
-    parts = panels.reshape(math.gcd(n_panels, 4), -1, *panels.shape[1:])
+    parts = panels.reshape(math.gcd(n_panels, 2 if n >= MANY else 4), -1, *panels.shape[1:])
+    if n >= MANY:
+        product = jnp.sum(parts[:, None] * x[None, :, None, :, None], axis=3)
+        return product.transpose(1, 0, 2, 3).reshape(n, -1)
     product = jnp.sum(parts[:, :, :, None, :] * x.T[None, None, :, :, None], axis=2)
     return product.transpose(2, 0, 1, 3).reshape(n, -1)
 
