@@ -193,7 +193,7 @@ class Decoder(nnx.Module):
 
     def _logits(self, x: Float[Array, "O E"]) -> Float[jax.Array, "O V"]:
         if len(x) == 0:
-            return jnp.zeros((0, self.config.n_vocab))
+            return jnp.zeros((0, self.config.n_vocab), jnp.float32)
         normed = self.norm(x)
         logits = self.embedding(normed) if self.head is None else self.head(normed)
         return soft_cap(logits, self.config.logit_softcap)
@@ -203,7 +203,7 @@ class Decoder(nnx.Module):
 
         Elsewhere a condition would wait for what is under way, longer than reading the head takes.
         """
-        empty = jnp.zeros((len(x), self.config.n_vocab))
+        empty = jnp.zeros((len(x), self.config.n_vocab), jnp.float32)
         return jax.lax.platform_dependent(
             x, cpu=lambda x: jax.lax.cond(some, self._logits, lambda _: empty, x), default=self._logits
         )
