@@ -191,7 +191,7 @@ MAX_CELLS = 2**24  # beyond any context; keeps a slip of the pen from asking for
 
 def check_dtype(name: str, dtype: Any, known: tuple[str, ...] = KV_DTYPES) -> None:
     """Refuse what K/V (or weights: `WEIGHT_DTYPES`) can't be stored as."""
-    if dtype not in known:
+    if not (isinstance(dtype, str) and dtype in known):
         raise ValueError(f"{name} is {dtype!r}, one of {', '.join(known)} is needed")
 
 

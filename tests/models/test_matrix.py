@@ -138,3 +138,37 @@ def test_what_is_kept_takes_as_many_bytes_as_it_should():
     assert [n_bytes(dtype) for dtype in DTYPES] == [
         4 * 4096, 2 * 4096, 2 * 4096, 4096 + 4 * 64, 4096 + 2 * 128,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        jnp.int8,
+        np.int8,
+        np.dtype("int8"),
+        "int32",
+        "int4",
+        "bf16",
+        b"int8",
+        None,
+        1,
+        np.float64,
+        ["int8"],
+        np.array(["int8"]),
+    ],
+)
+def test_a_dtype_that_weights_cannot_have_is_refused_before_anything_is_stored(dtype):
+    with pytest.raises(ValueError, match=r"^dtype is .*, one of float32, .*stored is needed$"):
+        store_of(dtype, few_rows=True)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.dtype(jnp.bfloat16), "bfloat16"])
+def test_a_float_is_known_by_its_name_and_as_a_dtype(dtype):
+    assert store_of(dtype, few_rows=True)(np.ones((4, 4), np.float32)).values.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_out", [8, 40, 4096])
+def test_no_rows_give_none(dtype, n_out):
+    product = store_of(dtype, few_rows=True)(np.ones((n_out, 32), np.float32))(jnp.zeros((0, 32)))
+    assert product.shape == (0, n_out)

@@ -20,6 +20,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Num
 
+from ubjax.config import KV_DTYPES, WEIGHT_DTYPES, check_dtype
 from ubjax.models.products import int8_product, panels_product, rows_product
 from ubjax.models.quantized import BLOCK
 from ubjax.models.slabs import Slabs
@@ -139,19 +140,22 @@ Store: TypeAlias = Callable[[Any], Matrix]  # rows [out, in], float32, to the ma
 
 
 def store_of(dtype: Any, *, few_rows: bool) -> Store:
-    """How matrices are stored for a `dtype` of weights (`config.WEIGHT_DTYPES`).
+    """How matrices are stored for a `dtype` of weights: one of `config.WEIGHT_DTYPES`, or jax's or numpy's of a float.
 
     few_rows: whether a few rows are often all there are, as in decodes; then small and tall matrices in float32 lie in
     panels, on CPUs of the kind that this was measured on. Rows whose length is no multiple of 32 stay float32 where
-    blocks are asked for.
+    blocks are asked for. Raises ValueError for another dtype, also for an 8-bit one of numpy's, which has no scales.
     """
+    if not isinstance(dtype, str):
+        dtype = next((name for name in KV_DTYPES if jnp.dtype(name) == dtype), dtype)
+    check_dtype("dtype", dtype, WEIGHT_DTYPES)
     if dtype == "int8":
         return Int8
     panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
     full: Store = _panels_or_rows if panels else Rows
     if dtype in ("q8_0", "stored"):
         return lambda rows: full(rows) if rows.shape[1] % BLOCK or dtype == "stored" else Blocks.q8_0(rows)
-    return full if jnp.dtype(dtype) == jnp.float32 else partial(Rows, dtype=dtype)
+    return full if dtype == "float32" else partial(Rows, dtype=dtype)
 
 
 def _panels_or_rows(rows: Float[Array, "out in_"]) -> Rows | Panels:

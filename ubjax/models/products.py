@@ -53,7 +53,7 @@ def panels_product(x: Float[Array, "R in_"], panels: Float[Array, "P in_ w"]) ->
 
 def _panels_by_dot(x: Array, panels: Array) -> jax.Array:
     product = jnp.einsum("ri,piw->rpw", x, panels, precision=HIGHEST)
-    return product.reshape(x.shape[0], -1)
+    return product.reshape(x.shape[0], panels.shape[0] * panels.shape[2])
 
 
 def _panels_on_cpu(x: Array, panels: Array) -> jax.Array:
@@ -64,16 +64,17 @@ def _panels_on_cpu(x: Array, panels: Array) -> jax.Array:
     feed-forward network are what is multiplied next.
     """
     n, n_panels = x.shape[0], panels.shape[0]
+    n_out = n_panels * panels.shape[2]
     if n == 1:
         return _panels_on_cpu(jnp.pad(x, ((0, 1), (0, 0))), panels)[:1]
     if n <= 8 or n_panels < SHARED:
-        return jnp.sum(panels[None] * x[:, None, :, None], axis=2).reshape(n, -1)
+        return jnp.sum(panels[None] * x[:, None, :, None], axis=2).reshape(n, n_out)
     parts = panels.reshape(math.gcd(n_panels, 2 if n >= MANY else 4), -1, *panels.shape[1:])
     if n >= MANY:
         product = jnp.sum(parts[:, None] * x[None, :, None, :, None], axis=3)
-        return product.transpose(1, 0, 2, 3).reshape(n, -1)
+        return product.transpose(1, 0, 2, 3).reshape(n, n_out)
     product = jnp.sum(parts[:, :, :, None, :] * x.T[None, None, :, :, None], axis=2)
-    return product.transpose(2, 0, 1, 3).reshape(n, -1)
+    return product.transpose(2, 0, 1, 3).reshape(n, n_out)
 
 
 def int8_product(x: Float[Array, "R in_"], values: Num[Array, "out in_"]) -> Float[jax.Array, "R out"]:
