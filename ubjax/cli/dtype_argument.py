@@ -12,6 +12,6 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         choices=WEIGHT_DTYPES,
         default="float32",
         help="of the weights: float32 (default), bfloat16 or float16; int8: 8 bits with a scale for each row; q8_0: 8 "
-        "bits as ggml rounds them; stored: blocks as a GGUF file holds them, in 8 bits, unchanged. The last two save "
-        "memory and cost time",
+        "bits as ggml rounds them; stored: blocks as a GGUF file holds them, in 8 bits, unchanged. float16, q8_0 "
+        "and stored are smaller at rest alone: while they run they need more memory than float32",
     )

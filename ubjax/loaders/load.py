@@ -43,9 +43,9 @@ def load_model(
 
         float32, bfloat16, float16    rounded to it
         int8      8 bits with a scale for each row; what is multiplied with them is rounded to twice 8 bits
-        q8_0      8 bits with a scale for 32 values, as ggml rounds them: smaller than float32, slower
+        q8_0      8 bits with a scale for 32 values, as ggml rounds them: smaller at rest, slower
         stored    as a GGUF file holds them, exactly, where that is Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, in 8 bits with
-                  a scale and perhaps an offset for 32 values: smaller than float32, slower; others become float32
+                  a scale and perhaps an offset for 32 values: smaller at rest, slower; others become float32
 
     Raises ValueError (ModelNotFoundError, GGUFError, FolderError) with one sentence when there is no such model or it
     can't be used, and for a folder to be loaded as "stored".
