@@ -172,3 +172,39 @@ def test_a_float_is_known_by_its_name_and_as_a_dtype(dtype):
 def test_no_rows_give_none(dtype, n_out):
     product = store_of(dtype, few_rows=True)(np.ones((n_out, 32), np.float32))(jnp.zeros((0, 32)))
     assert product.shape == (0, n_out)
+
+
+@pytest.mark.parametrize("n_rows", [1, 128, 129])
+@pytest.mark.parametrize("values", [1, 64 * 16, 64 * 40, 2**19])
+@pytest.mark.parametrize("n_out", [1, 2, 33, 71])
+@pytest.mark.parametrize("dtype", ["float16", "q8_0"])
+def test_what_is_dequantized_in_parts_is_all_of_it(monkeypatch, dtype, n_out, values, n_rows):
+    """Parts of one row, of a number that does not divide them, and a matrix smaller than a part."""
+    monkeypatch.setattr("ubjax.models.products.CHUNK", values)
+    product.clear_cache()
+    check_products(stored(dtype, normal(n_out, 64)), n_rows, dtype)
+    product.clear_cache()
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 32, 300])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_stay_as_they_are_stored_while_a_program_runs(dtype, n_rows):
+    """Neither a step nor a loop of steps holds matrices in float32, and no table of embeddings."""
+    splits = [nnx.split(stored(dtype, normal(n, 512))) for n in (4096, *[512] * 8)]
+    states = [state for _, state in splits]
+
+    def step(states, ids):
+        table, *layers = (nnx.merge(graphdef, state) for (graphdef, _), state in zip(splits, states, strict=True))
+        x = table.rows(ids)
+        for layer in layers:
+            x = x + layer(x)
+        return jnp.argmax(table(x[:1]), axis=1).astype(jnp.int32) + ids
+
+    def loop(states, ids):
+        return jax.lax.fori_loop(0, 10, lambda _, ids: step(states, ids), ids)
+
+    ids = np.zeros(n_rows, np.int32)
+    for program in (step, loop):
+        used = jax.jit(program).lower(states, ids).compile().memory_analysis()
+        rows = 4 * n_rows * 512  # bytes
+        assert used is not None and used.temp_size_in_bytes < 2**21 + 2**18 + 8 * rows, program.__name__

@@ -21,7 +21,7 @@ from flax import nnx
 from jaxtyping import Num
 
 from ubjax.config import KV_DTYPES, WEIGHT_DTYPES, check_dtype
-from ubjax.models.products import int8_product, panels_product, rows_product
+from ubjax.models.products import dequantized_product, int8_product, panels_product, rows_product
 from ubjax.models.quantized import BLOCK
 from ubjax.models.slabs import Slabs
 from ubjax.typing import Array, Float, Int32
@@ -113,22 +113,23 @@ class Blocks(nnx.Module):
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
         """Give x @ matrix.T."""
-        offset = None if self.offset is None else self.offset[...]
-        return rows_product(x, _meant(self.values[...], self.scale[...], offset))
+        parts = (self.values, self.scale) + (() if self.offset is None else (self.offset,))
+        return dequantized_product(x, tuple(part[...] for part in parts), _dequantized)
 
     def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
         """Rows of the matrix, the nearest one for a number outside."""
         offset = None if self.offset is None else _taken(self.offset, ids)
-        return _meant(_taken(self.values, ids), _taken(self.scale, ids), offset)
+        return _dequantized(_taken(self.values, ids), _taken(self.scale, ids), offset)
 
 
 def _taken(part: nnx.Param, ids: Int32[Array, " n"]) -> jax.Array:
-    # A negative number would count from the end.
-    return part[...].at[jnp.clip(ids, 0, part.shape[0] - 1)].get(mode="clip")
+    # Without the barrier a decode loop would keep all of a bfloat16 matrix in float32, made before its first step.
+    values, ids = jax.lax.optimization_barrier((part[...], jnp.clip(ids, 0, part.shape[0] - 1)))
+    return values.at[ids].get(mode="clip")  # clipped before: a negative number would count from the end
 
 
-def _meant(
-    values: Num[Array, "n in_"], scale: Float[Array, "n N"], offset: Float[Array, "n N"] | None
+def _dequantized(
+    values: Num[Array, "n in_"], scale: Float[Array, "n N"], offset: Float[Array, "n N"] | None = None
 ) -> Float[jax.Array, "n in_"]:
     """What rows of blocks stand for."""
     blocks = values.reshape(*scale.shape, BLOCK).astype(jnp.float32) * scale[..., None]

@@ -6,6 +6,7 @@ its threads shares of the outputs of one matrix, and those of a batch of small o
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxtyping import Num
 from ubjax.typing import Array, Float
 
 FEW = 128  # rows up to which a matrix is the left operand
+CHUNK = 2**19  # values of a matrix that are dequantized at once: they stay in the CPU's caches
 MANY = 256  # rows from which on they are outside of the panels
 SHARED = 64  # panels from which on threads share them
 HIGHEST = (
@@ -23,7 +25,10 @@ HIGHEST = (
 
 def rows_product(x: Float[Array, "R in_"], weight: Float[Array, "out in_"]) -> Float[jax.Array, "R out"]:
     """Give x @ weight.T, summed in float32; x is rounded to the dtype of the weight first."""
-    return jax.lax.platform_dependent(x.astype(weight.dtype), weight, cpu=_rows_on_cpu, default=_dot)
+    x = x.astype(weight.dtype)
+    if weight.dtype == jnp.float16:  # no product of XLA's CPU library
+        return jax.lax.platform_dependent(x, weight, cpu=_float16_on_cpu, default=_dot)
+    return jax.lax.platform_dependent(x, weight, cpu=_rows_on_cpu, default=_dot)
 
 
 def _dot(x: Array, weight: Array) -> jax.Array:
@@ -44,6 +49,48 @@ def _rows_on_cpu(x: Array, weight: Array) -> jax.Array:
     if weight.dtype == jnp.float32 and n <= FEW:
         return jax.lax.optimization_barrier(_dot(weight, x)).T
     return _dot(x, weight)
+
+
+def _float16_on_cpu(x: Array, weight: Array) -> jax.Array:
+    return _chunks_on_cpu(x.astype(jnp.float32), (weight,), lambda rows: rows.astype(jnp.float32))
+
+
+def dequantized_product(
+    x: Float[Array, "R in_"], stored: tuple[Num[Array, "out _"], ...], dequantize: Callable[..., jax.Array]
+) -> Float[jax.Array, "R out"]:
+    """Give x @ dequantize(*stored).T; `dequantize` makes float32 rows [n, in] of n rows of what is stored."""
+    return jax.lax.platform_dependent(
+        x,
+        stored,
+        cpu=lambda x, stored: _chunks_on_cpu(x, stored, dequantize),
+        default=lambda x, stored: _dot(x, dequantize(*stored)),
+    )
+
+
+def _chunks_on_cpu(x: Array, stored: tuple[Array, ...], dequantize: Callable[..., jax.Array]) -> jax.Array:
+    """As many rows of the matrix at a time as CHUNK allows, in a loop; the last ones again where they don't fill one.
+
+    Dequantized whole, all matrices would lie in memory at once: XLA computes what depends on no x before all else, in a
+    decode loop once for all steps. So it is with a loop of one turn, which it does away with, and with zeros to begin a
+    product with: any value of x does, each is overwritten.
+    """
+    (n, n_in), n_out = x.shape, stored[0].shape[0]
+    if n < 2:
+        return _chunks_on_cpu(jnp.pad(x, ((0, 2 - n), (0, 0))), stored, dequantize)[:n]
+    n_chunks = max(2, -(-n_out // max(1, CHUNK // n_in)))
+    size = -(-n_out // n_chunks)
+    few = n <= FEW
+
+    def add(i: jax.Array, product: jax.Array) -> jax.Array:
+        start = jnp.minimum(i * size, n_out - size)
+        rows = dequantize(*(jax.lax.dynamic_slice_in_dim(part, start, size) for part in stored))
+        part = _dot(rows, x) if few else _dot(x, rows)
+        return jax.lax.dynamic_update_slice_in_dim(product, part, start, 0 if few else 1)
+
+    product = jax.lax.fori_loop(
+        0, n_chunks, add, jnp.broadcast_to(x[0, 0], (n_out, n) if few else (n, n_out))
+    )
+    return product.T if few else product
 
 
 def panels_product(x: Float[Array, "R in_"], panels: Float[Array, "P in_ w"]) -> Float[jax.Array, "R PW"]:
