@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.models.programs import temporary_bytes
 from ubjax.models.matrix import Blocks, Int8, Panels, Rows, store_of
 
 DTYPES = ["float32", "bfloat16", "float16", "int8", "q8_0"]
@@ -190,21 +191,5 @@ def test_what_is_dequantized_in_parts_is_all_of_it(monkeypatch, dtype, n_out, va
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights_stay_as_they_are_stored_while_a_program_runs(dtype, n_rows):
     """Neither a step nor a loop of steps holds matrices in float32, and no table of embeddings."""
-    splits = [nnx.split(stored(dtype, normal(n, 512))) for n in (4096, *[512] * 8)]
-    states = [state for _, state in splits]
-
-    def step(states, ids):
-        table, *layers = (nnx.merge(graphdef, state) for (graphdef, _), state in zip(splits, states, strict=True))
-        x = table.rows(ids)
-        for layer in layers:
-            x = x + layer(x)
-        return jnp.argmax(table(x[:1]), axis=1).astype(jnp.int32) + ids
-
-    def loop(states, ids):
-        return jax.lax.fori_loop(0, 10, lambda _, ids: step(states, ids), ids)
-
-    ids = np.zeros(n_rows, np.int32)
-    for program in (step, loop):
-        used = jax.jit(program).lower(states, ids).compile().memory_analysis()
-        rows = 4 * n_rows * 512  # bytes
-        assert used is not None and used.temp_size_in_bytes < 2**21 + 2**18 + 8 * rows, program.__name__
+    matrices = [stored(dtype, normal(n, 512)) for n in (4096, *[512] * 8)]
+    assert temporary_bytes(matrices, n_rows) < 2**21 + 2**18 + 8 * 4 * n_rows * 512

@@ -17,13 +17,13 @@ from jaxtyping import UInt8
 from ubjax.models.quantized import BLOCK, QuantizedRows
 
 HALF = BLOCK // 2
-# Bytes of a block by part, in their order, and the number that stands for 0.
+# Bytes of a block by part, in their order, the number that stands for 0, and what the values are within.
 FORMATS = {
-    "Q8_0": ({"scale": 2, "values": BLOCK}, 0),
-    "Q4_0": ({"scale": 2, "nibbles": HALF}, 8),
-    "Q4_1": ({"scale": 2, "offset": 2, "nibbles": HALF}, 0),
-    "Q5_0": ({"scale": 2, "fifth": 4, "nibbles": HALF}, 16),
-    "Q5_1": ({"scale": 2, "offset": 2, "fifth": 4, "nibbles": HALF}, 0),
+    "Q8_0": ({"scale": 2, "values": BLOCK}, 0, "int8"),
+    "Q4_0": ({"scale": 2, "nibbles": HALF}, 8, "int4"),
+    "Q4_1": ({"scale": 2, "offset": 2, "nibbles": HALF}, 0, "uint4"),
+    "Q5_0": ({"scale": 2, "fifth": 4, "nibbles": HALF}, 16, "int8"),
+    "Q5_1": ({"scale": 2, "offset": 2, "fifth": 4, "nibbles": HALF}, 0, "int8"),
 }
 
 
@@ -32,7 +32,7 @@ def read_blocks(raw: UInt8[np.ndarray, "out row_bytes"], type_name: str) -> Quan
 
     `read_blocks(raw, kind).full()` is what `gguf.quants.dequantize` gives, bit for bit.
     """
-    sizes, zero = FORMATS[type_name]
+    sizes, zero, kind = FORMATS[type_name]
     blocks = raw.reshape(raw.shape[0], -1, sum(sizes.values()))
     parts = dict(zip(sizes, np.split(blocks, np.cumsum([*sizes.values()])[:-1], axis=2), strict=True))
     halves = {
@@ -50,4 +50,4 @@ def read_blocks(raw: UInt8[np.ndarray, "out row_bytes"], type_name: str) -> Quan
         values |= np.unpackbits(parts["fifth"], axis=2, bitorder="little") << 4
     signed = values.reshape(len(raw), -1).view(np.int8)
     signed -= zero
-    return QuantizedRows(values=signed, scale=halves["scale"], offset=halves.get("offset"))
+    return QuantizedRows(values=signed, scale=halves["scale"], offset=halves.get("offset"), kind=kind)

@@ -3,7 +3,7 @@
     Rows      as they are, in float32, bfloat16 or float16
     Panels    float32 for CPU, small and tall ones: 32 rows side by side, so that a few rows of x read them in one go
     Int8      8 bits with one scale for a row; x is rounded to twice 8 bits, row by row, so that sums are whole numbers
-    Blocks    8 bits with a scale, and perhaps an offset, for 32 values of a row: Q8_0, and others that files hold
+    Blocks    8 or 4 bits with a scale, and perhaps an offset, for 32 values of a row: Q8_0, and others that files hold
 
 All are called with rows of x, and give rows of the matrix by number; both are float32, and so are sums (int32 in Int8).
 R rows of x, P panels, N blocks of a row.
@@ -30,6 +30,7 @@ PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times a
 X86 = ("x86_64", "AMD64")
 SMALL = 2**19  # values of a matrix up to which threads that share it gain nothing
 TALL = 2048  # rows of a matrix from which on there are enough panels for all threads
+PACKED = {"int4": jnp.int8, "uint4": jnp.uint8}  # what two values of 4 bits are kept in
 slabs = Slabs()
 
 
@@ -89,16 +90,26 @@ class Int8(nnx.Module):
 
 
 class Blocks(nnx.Module):
-    """values * scale + offset, 32 values of a row with one float16 scale and, where there is any, one offset."""
+    """values * scale + offset, 32 values of a row with one float16 scale and, where there is any, one offset.
+
+    `kind` says what all values are within: "int8", or "int4" [-8, 8) or "uint4" [0, 16), then two of them share a byte:
+    the lower half of byte j of a row is value j, the upper half value j + in / 2, as side by side they would have to be
+    sorted one by one.
+    """
 
     def __init__(
         self,
         values: Num[Array, "out in_"],
         scale: Float[Array, "out N"],
         offset: Float[Array, "out N"] | None = None,
+        kind: str = "int8",
     ):
-        self.shape = values.shape
-        self.values = _kept(values, jnp.int8)
+        self.shape, self.kind = values.shape, kind
+        if kind == "int8":
+            self.values = _kept(values, jnp.int8)
+        else:
+            lower, upper = np.split(np.asarray(values), 2, axis=1)
+            self.values = _kept(lower & 15 | upper << 4, PACKED[kind])
         self.scale = _kept(scale, jnp.float16)
         self.offset = None if offset is None else _kept(offset, jnp.float16)
 
@@ -113,13 +124,16 @@ class Blocks(nnx.Module):
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
         """Give x @ matrix.T."""
-        parts = (self.values, self.scale) + (() if self.offset is None else (self.offset,))
-        return dequantized_product(x, tuple(part[...] for part in parts), _dequantized)
+        return dequantized_product(
+            x, tuple(part[...] for part in self._parts()), partial(_dequantized, self.kind)
+        )
 
     def rows(self, ids: Int32[Array, " n"]) -> Float[jax.Array, "n in_"]:
         """Rows of the matrix, the nearest one for a number outside."""
-        offset = None if self.offset is None else _taken(self.offset, ids)
-        return _dequantized(_taken(self.values, ids), _taken(self.scale, ids), offset)
+        return _dequantized(self.kind, *(_taken(part, ids) for part in self._parts()))
+
+    def _parts(self) -> tuple[nnx.Param, ...]:
+        return (self.values, self.scale) + (() if self.offset is None else (self.offset,))
 
 
 def _taken(part: nnx.Param, ids: Int32[Array, " n"]) -> jax.Array:
@@ -129,9 +143,15 @@ def _taken(part: nnx.Param, ids: Int32[Array, " n"]) -> jax.Array:
 
 
 def _dequantized(
-    values: Num[Array, "n in_"], scale: Float[Array, "n N"], offset: Float[Array, "n N"] | None = None
+    kind: str,
+    values: Num[Array, "n _"],
+    scale: Float[Array, "n N"],
+    offset: Float[Array, "n N"] | None = None,
 ) -> Float[jax.Array, "n in_"]:
     """What rows of blocks stand for."""
+    if kind != "int8":  # a shift keeps the sign of int8
+        lower = values << 4 >> 4 if kind == "int4" else values & 15
+        values = jnp.concatenate([lower, values >> 4], axis=1)
     blocks = values.reshape(*scale.shape, BLOCK).astype(jnp.float32) * scale[..., None]
     return (blocks if offset is None else blocks + offset[..., None]).reshape(values.shape)
 

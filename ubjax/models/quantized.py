@@ -11,11 +11,15 @@ BLOCK = 32  # values that share a scale
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizedRows:
-    """values * scale + offset, N blocks a row; offset None: none of them has one."""
+    """values * scale + offset, N blocks a row; offset None: none of them has one.
+
+    `kind` says what all values are within: "int4" [-8, 8), "uint4" [0, 16) or "int8".
+    """
 
     values: Int8[np.ndarray, "out in_"]
     scale: Float16[np.ndarray, "out N"]
     offset: Float16[np.ndarray, "out N"] | None = None
+    kind: str = "int8"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -29,7 +33,7 @@ class QuantizedRows:
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> "QuantizedRows":
         """Some of the rows, by a slice or by their numbers."""
         offset = None if self.offset is None else self.offset[rows]
-        return QuantizedRows(values=self.values[rows], scale=self.scale[rows], offset=offset)
+        return dataclasses.replace(self, values=self.values[rows], scale=self.scale[rows], offset=offset)
 
     def full(self) -> Float32[np.ndarray, "out in_"]:
         """The values that are meant."""
@@ -50,4 +54,7 @@ class QuantizedRows:
         values, scales = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "scale")
         )
-        return cls(values=values, scale=scales, offset=offsets)
+        kinds = {part.kind for part in parts}
+        return cls(
+            values=values, scale=scales, offset=offsets, kind=kinds.pop() if len(kinds) == 1 else "int8"
+        )

@@ -49,7 +49,7 @@ class Place:
     def fill(self, value: Tensor, store: Store) -> None:
         """Give the matrix (stored as `store` says, or as it came) or the parameter its value."""
         if isinstance(value, QuantizedRows):
-            setattr(self.module, self.attribute, Blocks(value.values, value.scale, value.offset))
+            setattr(self.module, self.attribute, Blocks(value.values, value.scale, value.offset, value.kind))
         elif len(self.full_shape) == 2:
             setattr(self.module, self.attribute, store(value))
         else:
