@@ -5,8 +5,8 @@
 The GGUF file is dequantized to F32 once, into a temporary file, for both sides; llama.cpp runs in a process of its
 own, with as many threads, K/V in F32 and one cache for all sequences. Its decodes are `llama_decode` and numpy's
 argmax of each row, ours the decode loop (`Engine.decode_steps`). `shipped` is llama.cpp with the file as it is (K/V
-in F16, its own default); ours dequantizes that file when it is loaded, so that its times are the same. See
-benchmarks/peers.py for the rows of the table. Ratios are theirs over ours: above 1 ours is the faster.
+in F16, its own default), `stored` ubjax with the blocks of that file (K/V in F32). See benchmarks/peers.py for the rows
+of the table. Ratios are each other's time over that of `ubjax`: above 1 `ubjax` is the faster.
 
 llama-cpp-python has to be installed beside ubjax; it is no dependency. Set the threads of jax by the environment, as
 `taskset -c 0,1` does. The last line is JSON.
@@ -149,7 +149,8 @@ def main() -> None:
             "llama.cpp": Other(f32, args.threads, "f32"),
             "shipped": Other(source, args.threads, "f16"),
         }
-        sides = {"ubjax": Ours(load_decoder(f32)[0]), **others}
+        stored = Ours(load_decoder(source, dtype="stored")[0])
+        sides = {"ubjax": Ours(load_decoder(f32)[0]), **others, "stored": stored}
         report("against_llama_cpp", args, sides, ["llama-cpp-python"])
         for other in others.values():
             other.pipe.send(None)

@@ -147,12 +147,13 @@ def compare(sides: Mapping[str, Side], rounds: int, works: Sequence[Work] = WORK
     return found
 
 
-def arguments(doc: str | None) -> argparse.Namespace:
-    """--model, --rounds and --threads of the command line; `doc`: what --help says."""
+def arguments(doc: str | None, *, other: bool = True) -> argparse.Namespace:
+    """--model, --rounds and, if there is another side, --threads of the command line; `doc`: what --help says."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of the other side")
+    if other:
+        parser.add_argument("--threads", type=int, default=2, help="of the other side")
     return parser.parse_args()
 
 

@@ -3,6 +3,7 @@
     python benchmarks/weights.py [--model smollm2|FILE] [--rounds 5]
 
     MiB         of all weights
+    peak        the most MiB that a process had resident which loads the model and generates 32 tokens (Linux)
     same, KL    of 768 tokens of the licence's text, how many have the same most likely next token as with float32 (%),
                 and the mean divergence of the next token's distribution from float32's (nats)
     decode R    ms a step of the decode loop, R sequences in one cache    prefill 512    ms for a prompt of 512 tokens
@@ -12,6 +13,7 @@ the file's own blocks. Lines appear as they are measured, in all some ten minute
 """
 
 import json
+import multiprocessing
 import statistics
 from collections.abc import Mapping
 from importlib import metadata
@@ -22,6 +24,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from benchmarks.load import resident
 from benchmarks.peers import WORKS, Ours, Work, arguments, gguf_file
 from ubjax import Engine, EngineConfig
 from ubjax.config import WEIGHT_DTYPES
@@ -29,9 +32,6 @@ from ubjax.loaders import load_decoder
 from ubjax.models.decoder import Decoder
 
 N_TOKENS = 768
-DTYPES = tuple(
-    dtype for dtype in WEIGHT_DTYPES if dtype != "float16"
-)  # float16 is for storage only: far slower
 TIMED = tuple(work for work in WORKS if work.rows or work.n_ubatch == 512)
 
 
@@ -55,6 +55,18 @@ def n_bytes(model: Decoder) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model)))
 
 
+def peak(source: Path, dtype: str) -> int:
+    """Bytes that a process of its own has at most."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_generate, (source, dtype))
+
+
+def _generate(source: Path, dtype: str) -> int:
+    engine = Engine(*load_decoder(source, dtype=dtype), EngineConfig(n_ctx=512))
+    engine.generate("The capital of France is", max_tokens=32)
+    return resident("VmHWM")
+
+
 def by_turns(sides: Mapping[str, Ours], work: Work, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each dtype."""
     times: dict[str, list[float]] = {dtype: [] for dtype in sides}
@@ -70,8 +82,9 @@ def measured(source: Path, rounds: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     sides: dict[str, Ours] = {}
     ids, of_float32 = np.zeros(0, np.int32), np.zeros(0)
-    print(f"{'dtype':12}{'MiB':>6}{'same':>8}{'KL':>10}")
-    for dtype in DTYPES:
+    print(f"{'dtype':12}{'MiB':>6}{'peak':>6}{'same':>8}{'KL':>10}")
+    for dtype in WEIGHT_DTYPES:
+        most = peak(source, dtype)
         model, tokenizer = load_decoder(source, dtype=dtype)
         if dtype == "float32":
             text = (Path(__file__).parents[1] / "LICENSE").read_text(encoding="utf-8")
@@ -79,10 +92,12 @@ def measured(source: Path, rounds: int) -> list[dict[str, Any]]:
         log_p = log_probabilities(model, ids)
         of_float32 = log_p if dtype == "float32" else of_float32
         same, divergence = lost(log_p, of_float32)
-        rows.append({"dtype": dtype, "bytes": n_bytes(model), "same": same, "kl": divergence, "ms": {}})
+        row = {"dtype": dtype, "bytes": n_bytes(model), "peak_bytes": most, "same": same, "kl": divergence}
+        rows.append({**row, "ms": {}})
         sides[dtype] = Ours(model)
-        print(f"{dtype:12}{n_bytes(model) / 2**20:6.0f}{100 * same:7.1f}%{divergence:10.5f}", flush=True)
-    print(f"\n{'ms':12}" + "".join(f"{dtype:>26}" for dtype in DTYPES))
+        sizes = f"{n_bytes(model) / 2**20:6.0f}{most / 2**20:6.0f}"
+        print(f"{dtype:12}{sizes}{100 * same:7.1f}%{divergence:10.5f}", flush=True)
+    print(f"\n{'ms':12}" + "".join(f"{dtype:>26}" for dtype in WEIGHT_DTYPES))
     for work in TIMED:
         times = by_turns(sides, work, rounds)
         for row in rows:
@@ -94,7 +109,7 @@ def measured(source: Path, rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the tables and the JSON line."""
-    args = arguments(__doc__)
+    args = arguments(__doc__, other=False)
     rows = measured(gguf_file(args.model), args.rounds)
     versions = {package: metadata.version(package) for package in ("jax", "flax", "numpy")}
     print(json.dumps({"benchmark": "weights", "model": args.model, **versions, "rows": rows}))

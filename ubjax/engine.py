@@ -125,6 +125,7 @@ class Engine(Loops, Generates, EmbedsByDecoding):
         return (
             f"Engine({amount(m.n_seq_max, 'sequence')}, {m.n_cells} cells {shared}, "
             f"n_batch {self.batch_config.n_batch}, n_ubatch {self.n_ubatch}, "
+            f"weights {sum(leaf.nbytes for leaf in self._step.leaves) / 2**20:.0f} MiB, "
             f"K/V of {kv_name(self._kv_sizes()) or 0} cells: {sum(kv.nbytes for kv in self._kv) / 2**20:.0f} MiB)"
         )
 

@@ -1,5 +1,8 @@
 """Tensors into parameters: the right rows, one copy, and errors that name the tensor."""
 
+import dataclasses
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +10,10 @@ import pytest
 from flax import nnx
 
 from tests.models.helpers import FULL, GROUPED, SINGLE_KEY_HEAD, WINDOWED, random_weights
+from ubjax.config import WEIGHT_DTYPES
 from ubjax.models.decoder import Decoder
 
+WIDE = dataclasses.replace(GROUPED, n_embd=32)  # rows of blocks
 CONFIGS = {"grouped": GROUPED, "full": FULL, "single": SINGLE_KEY_HEAD, "windowed": WINDOWED}
 
 
@@ -84,3 +89,40 @@ def test_missing_tensors_are_named():
         Decoder.from_weights(GROUPED, some)
     with pytest.raises(ValueError, match=r"missing: token_embd.weight, .* and 16 more$"):
         Decoder.from_weights(GROUPED, ())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("float16", 1e5),
+        ("q8_0", 1e7),  # its scale is above 65,504
+        *((dtype, value) for dtype in ("int8", "q8_0") for value in (np.nan, np.inf, -np.inf)),
+    ],
+)
+def test_numbers_that_a_dtype_cannot_keep_are_refused(dtype, value):
+    weights = random_weights(WIDE)
+    for name, which in (
+        ("token_embd.weight", "the tensor 'token_embd.weight'"),
+        (
+            "blk.1.attn_k.weight",
+            "one of the tensors 'blk.1.attn_q.weight', 'blk.1.attn_k.weight', 'blk.1.attn_v",
+        ),
+    ):
+        rows = weights[name].copy()
+        rows[3, 5] = value
+        message = (
+            f"^{re.escape(which)}.* cannot be stored as this dtype: its largest number is {abs(value):g}, "
+        )
+        with pytest.raises(ValueError, match=message.replace("+", r"\+")):
+            Decoder.from_weights(WIDE, (weights | {name: rows}).items(), dtype)
+        Decoder.from_weights(WIDE, (weights | {name: rows}).items())
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("value", [1e-45, 1.9e-43, 1e-39, 1e-37])
+def test_numbers_that_are_next_to_nothing_are_kept_as_such(dtype, value):
+    weights = {name: np.full_like(rows, value) for name, rows in random_weights(WIDE).items()}
+    rows = Decoder.from_weights(WIDE, weights.items(), dtype).embedding.rows(np.arange(3, dtype=np.int32))
+    assert (
+        np.isfinite(rows).all() and np.abs(rows).max() <= 1.01 * value + 2.0**-134
+    )  # half of bfloat16's least step

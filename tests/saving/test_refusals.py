@@ -95,7 +95,10 @@ def test_another_model_is_named_by_what_differs():
     before = state(engine)
     sizes = EngineConfig(n_ctx=32)
     for other, words in (
-        (Engine(model(CONFIG, seed=1), None, sizes), "its model.weights is '.*', '.*' is needed"),
+        (
+            Engine(model(CONFIG, seed=1), None, sizes),
+            r"its model.weights is '.*', '.*' is needed \(other weights, or the same stored as another dtype\)",
+        ),
         (engine_of("window"), "its model.n_swa is '4', '0' is needed"),
     ):
         with pytest.raises(ValueError, match=f"the state can't be loaded: {words}; nothing was changed"):

@@ -12,6 +12,6 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         choices=WEIGHT_DTYPES,
         default="float32",
         help="of the weights: float32 (default), bfloat16 or float16; int8: 8 bits with a scale for each row; q8_0: 8 "
-        "bits as ggml rounds them; stored: blocks as a GGUF file holds them, in 8 bits, unchanged. float16, q8_0 "
-        "and stored are smaller at rest alone: while they run they need more memory than float32",
+        "bits as ggml rounds them; stored: unchanged what a GGUF file holds as Q4_0 or Q4_1 (4 bits), Q5_0, Q5_1 or "
+        "Q8_0 (8 bits), and float32 what it holds as something else",
     )

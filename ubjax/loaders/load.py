@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ubjax.config import WEIGHT_DTYPES, check_dtype
+from ubjax.config import WEIGHT_DTYPES
 from ubjax.loaders import bert
 from ubjax.loaders.find import find_model
 from ubjax.loaders.gguf import open_gguf
@@ -22,15 +22,15 @@ from ubjax.loaders.tokenizer import Tokenizer
 from ubjax.models.config import DecoderConfig
 from ubjax.models.decoder import Decoder
 from ubjax.models.encoder import Encoder, EncoderConfig
+from ubjax.models.matrix import dtype_name
 from ubjax.models.weights import Tensor
-from ubjax.typing import Text
 
 T = TypeVar("T", bound=Tensor)
 STORED = "stored"
 
 
 def load_model(
-    name_or_path: str | os.PathLike[str], *, dtype: Text = "float32", on_tensor: OnTensor | None = None
+    name_or_path: str | os.PathLike[str], *, dtype: Any = "float32", on_tensor: OnTensor | None = None
 ) -> tuple[Decoder | Encoder, Tokenizer]:
     """The model and the tokenizer of a GGUF file, of a Hugging Face folder or of an installed model package.
 
@@ -41,16 +41,17 @@ def load_model(
     Weights are dequantized or converted and stored as `dtype`, tensor by tensor; after each, `on_tensor(name, i, n)`
     is told that i of n are there. Vectors are float32 always, matrices are
 
-        float32, bfloat16, float16    rounded to it
+        float32, bfloat16, float16    rounded to it (jax's and numpy's dtypes will do)
         int8      8 bits with a scale for each row; what is multiplied with them is rounded to twice 8 bits
-        q8_0      8 bits with a scale for 32 values, as ggml rounds them: smaller at rest, slower
-        stored    as a GGUF file holds them, exactly, where that is Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, in 8 bits with
-                  a scale and perhaps an offset for 32 values: smaller at rest, slower; others become float32
+        q8_0      8 bits with a scale for 32 values, as ggml rounds them
+        stored    as a GGUF file holds them, exactly, where that is Q4_0 or Q4_1 (4 bits), Q5_0, Q5_1 or Q8_0 (8 bits),
+                  with a scale and perhaps an offset for 32 values; others become float32
 
-    Raises ValueError (ModelNotFoundError, GGUFError, FolderError) with one sentence when there is no such model or it
-    can't be used, and for a folder to be loaded as "stored".
+    and stay so while programs run. Raises ValueError (ModelNotFoundError, GGUFError, FolderError) with one sentence
+    when there is no such model or it can't be used, for weights that `dtype` can't keep, and for a folder to be loaded
+    as "stored".
     """
-    check_dtype("dtype", dtype, WEIGHT_DTYPES)
+    dtype = dtype_name(dtype)
     source = find_model(name_or_path)
     if isinstance(source, Path) and source.is_dir():
         if dtype == STORED:
@@ -76,7 +77,7 @@ def load_model(
 
 
 def load_decoder(
-    name_or_path: str | os.PathLike[str], *, dtype: Text = "float32", on_tensor: OnTensor | None = None
+    name_or_path: str | os.PathLike[str], *, dtype: Any = "float32", on_tensor: OnTensor | None = None
 ) -> tuple[Decoder, Tokenizer]:
     """As `load_model`, where text is to be generated: ValueError for an encoder."""
     model, tokenizer = load_model(name_or_path, dtype=dtype, on_tensor=on_tensor)
@@ -86,7 +87,7 @@ def load_decoder(
 
 
 def _load_folder(
-    folder: HFFolder, dtype: Text, on_tensor: OnTensor | None
+    folder: HFFolder, dtype: str, on_tensor: OnTensor | None
 ) -> tuple[Decoder | Encoder, Tokenizer]:
     weights = _told(folder.weights(), len(folder.tensors), on_tensor)
     pooling = read_pooling(folder)

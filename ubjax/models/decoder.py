@@ -106,8 +106,8 @@ class Decoder(nnx.Module):
 
         Matrices are stored as `dtype` (`config.WEIGHT_DTYPES`), those that come as `QuantizedRows` as they are (parts
         of one matrix if all of them do), vectors as float32, one after the other: the peak is the weights and a
-        few copies of one matrix. Raises ValueError for a tensor that is unknown, missing, given twice or of another
-        shape.
+        few copies of one matrix. Raises ValueError for a tensor that is unknown, missing, given twice, of another
+        shape, or with numbers that `dtype` can't keep.
         """
         model = nnx.eval_shape(lambda: cls(config, rngs=nnx.Rngs(0), dtype=dtype, pooling=pooling))
         fill_weights(dict(decoder_places(model, config)), weights, store_of(dtype, few_rows=True))

@@ -30,6 +30,7 @@ PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times a
 X86 = ("x86_64", "AMD64")
 SMALL = 2**19  # values of a matrix up to which threads that share it gain nothing
 TALL = 2048  # rows of a matrix from which on there are enough panels for all threads
+TINY = float(np.finfo(np.float32).tiny)  # a smaller scale is 0, as what is divided by it would overflow
 PACKED = {"int4": jnp.int8, "uint4": jnp.uint8}  # what two values of 4 bits are kept in
 slabs = Slabs()
 
@@ -76,8 +77,8 @@ class Int8(nnx.Module):
 
     def __init__(self, rows: Float[Array, "out in_"]):
         self.shape = rows.shape
-        scale = abs(rows).max(1) / 127
-        self.values = _kept((rows / (scale + (scale == 0))[:, None]).round(), jnp.int8)
+        scale, divisor = _scale(rows)
+        self.values = _kept((rows / divisor[:, None]).round(), jnp.int8)
         self.scale = _kept(scale, jnp.float32)
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
@@ -118,8 +119,8 @@ class Blocks(nnx.Module):
         """Rounded as ggml's Q8_0 is: scale = max |values| / 127, halves away from zero."""
         xp = rows.__array_namespace__()
         blocks = rows.reshape(rows.shape[0], -1, BLOCK)
-        scale = abs(blocks).max(2) / 127
-        exact = blocks * xp.where(scale == 0, 0, 1 / xp.where(scale == 0, 1, scale))[..., None]
+        scale, divisor = _scale(blocks)
+        exact = blocks * (1 / divisor)[..., None]
         return cls(xp.trunc(exact + xp.copysign(0.5, exact)).reshape(rows.shape), scale)
 
     def __call__(self, x: Float[Array, "R in_"]) -> Float[jax.Array, "R out"]:
@@ -134,6 +135,13 @@ class Blocks(nnx.Module):
 
     def _parts(self) -> tuple[nnx.Param, ...]:
         return (self.values, self.scale) + (() if self.offset is None else (self.offset,))
+
+
+def _scale(values: Float[Array, "*rows in_"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
+    """Max |values| / 127 of the last axis, and what to divide by: 1 where that is too little for a scale."""
+    xp = values.__array_namespace__()
+    scale = abs(values).max(-1) / 127
+    return xp.where(scale < TINY, 0, scale), xp.where(scale < TINY, 1, scale)
 
 
 def _taken(part: nnx.Param, ids: Int32[Array, " n"]) -> jax.Array:
@@ -165,18 +173,30 @@ def store_of(dtype: Any, *, few_rows: bool) -> Store:
 
     few_rows: whether a few rows are often all there are, as in decodes; then small and tall matrices in float32 lie in
     panels, on CPUs of the kind that this was measured on. Rows whose length is no multiple of 32 stay float32 where
-    blocks are asked for. Raises ValueError for another dtype, also for an 8-bit one of numpy's, which has no scales.
+    blocks are asked for. Raises ValueError as `dtype_name`; what it gives raises FloatingPointError for numbers of
+    numpy that can't be kept: too large ones, and in 8 bits such as are not finite.
+    """
+    dtype = dtype_name(dtype)
+    panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
+    full: Store = _panels_or_rows if panels else Rows
+    if dtype in ("float32", "stored"):
+        return full
+    narrow: dict[str, Store] = {
+        "int8": Int8,
+        "q8_0": lambda rows: full(rows) if rows.shape[1] % BLOCK else Blocks.q8_0(rows),
+    }
+    return np.errstate(over="raise", invalid="raise")(narrow.get(dtype, partial(Rows, dtype=dtype)))
+
+
+def dtype_name(dtype: Any) -> str:
+    """The one of `config.WEIGHT_DTYPES` that is meant: its name, or jax's or numpy's dtype of a float.
+
+    Raises ValueError for another one, also for an 8-bit one of numpy's, which has no scales.
     """
     if not isinstance(dtype, str):
         dtype = next((name for name in KV_DTYPES if jnp.dtype(name) == dtype), dtype)
     check_dtype("dtype", dtype, WEIGHT_DTYPES)
-    if dtype == "int8":
-        return Int8
-    panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
-    full: Store = _panels_or_rows if panels else Rows
-    if dtype in ("q8_0", "stored"):
-        return lambda rows: full(rows) if rows.shape[1] % BLOCK or dtype == "stored" else Blocks.q8_0(rows)
-    return full if dtype == "float32" else partial(Rows, dtype=dtype)
+    return dtype
 
 
 def _panels_or_rows(rows: Float[Array, "out in_"]) -> Rows | Panels:

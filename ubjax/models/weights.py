@@ -46,12 +46,22 @@ class Place:
         """The same for all places of a matrix or parameter."""
         return id(self.module), self.attribute
 
-    def fill(self, value: Tensor, store: Store) -> None:
-        """Give the matrix (stored as `store` says, or as it came) or the parameter its value."""
+    def fill(self, names: Sequence[str], value: Tensor, store: Store) -> None:
+        """Give the matrix (stored as `store` says, or as it came) or the parameter its value, made of these tensors.
+
+        Raises ValueError for numbers that can't be stored so.
+        """
         if isinstance(value, QuantizedRows):
             setattr(self.module, self.attribute, Blocks(value.values, value.scale, value.offset, value.kind))
         elif len(self.full_shape) == 2:
-            setattr(self.module, self.attribute, store(value))
+            try:
+                setattr(self.module, self.attribute, store(value))
+            except FloatingPointError:
+                which = "the tensor" if len(names) == 1 else "one of the tensors"
+                raise ValueError(
+                    f"{which} {', '.join(map(repr, names))} cannot be stored as this dtype: its largest number is "
+                    f"{np.abs(value).max():g}, smaller and finite ones are needed, or another dtype"
+                ) from None
         else:
             getattr(self.module, self.attribute).set_value(jax.device_put(np.array(value, np.float32)))
 
@@ -71,14 +81,15 @@ def fill_weights(places: Mapping[str, Place], weights: Iterable[tuple[str, Tenso
             )
         del missing[name]
         if place.shape == place.full_shape:
-            place.fill(value, store)
+            place.fill([name], value, store)
             del value  # before the next one is made
             continue
         # The tensor is the caller's again once the next one is asked for.
         stacked.setdefault(place.key, []).append((place, copy.deepcopy(value)))
         del value
         if not any(places[other].key == place.key for other in missing):
-            place.fill(_joined(stacked.pop(place.key)), store)
+            names = [other for other in places if places[other].key == place.key]
+            place.fill(names, _joined(stacked.pop(place.key)), store)
     if missing:
         names = list(missing)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

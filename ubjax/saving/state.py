@@ -24,6 +24,7 @@ from ubjax.validate import MAX_POS
 VERSION = {"format": "ubjax state", "version": "1"}
 ONE, ALL = "one sequence", "all sequences"  # what a state holds
 MODEL = "model."
+WEIGHTS = MODEL + "weights"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,8 +125,9 @@ class Form:
         names = {*self.model, *(name for name in found if name.startswith(MODEL))}
         for key in sorted(names):
             if found.get(key) != self.model.get(key):
+                hint = " (other weights, or the same stored as another dtype)" if key == WEIGHTS else ""
                 raise ValueError(
-                    f"its {key} is {_shown(found.get(key))}, {_shown(self.model.get(key))} is needed"
+                    f"its {key} is {_shown(found.get(key))}, {_shown(self.model.get(key))} is needed{hint}"
                 )
         if (kind := found.get("holds")) != holds:
             hint = {ONE: " (a seq_id says where to)", ALL: " (no seq_id is taken)"}.get(kind or "", "")
