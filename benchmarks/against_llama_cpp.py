@@ -3,7 +3,7 @@
     python benchmarks/against_llama_cpp.py [--model smollm2|FILE] [--rounds 5] [--threads 2]
 
 The GGUF file is dequantized to F32 once, into a temporary file, for both sides; llama.cpp runs in a process of its
-own, with as many threads, K/V in F32 and one cache for all sequences. Its decodes are `llama_decode` and numpy's
+own, with as many threads and K/V in F32. Its decodes are `llama_decode` and numpy's
 argmax of each row, ours the decode loop (`Engine.decode_steps`). `shipped` is llama.cpp with the file as it is (K/V
 in F16, its own default), `stored` ubjax with the blocks of that file (K/V in F32). See benchmarks/peers.py for the rows
 of the table. Ratios are each other's time over that of `ubjax`: above 1 `ubjax` is the faster.
@@ -65,17 +65,14 @@ class LlamaCpp:
         if work not in self.contexts:
             params = self.api.llama_context_default_params()
             params.n_ctx, params.n_batch, params.n_ubatch = max(work.n_cells, 256), 512, work.n_ubatch
-            params.n_seq_max, params.kv_unified = max(work.rows, 1), True
+            params.n_seq_max, params.kv_unified = max(work.rows, 1), not work.streams
             params.n_threads = params.n_threads_batch = self.threads
             kind = {"f32": 0, "f16": 1}[self.kv]
             params.type_k = params.type_v = kind
             self.contexts[work] = self.api.llama_init_from_model(self.model, params)
-            if work.rows:
-                ids = work.ids()
-                seqs = np.repeat(np.arange(work.rows), work.cached)
-                self.decode(
-                    self.contexts[work], ids.ravel(), np.tile(np.arange(work.cached), work.rows), seqs, []
-                )
+            for s, ids in enumerate(work.ids() if work.rows else ()):
+                pos = np.arange(work.cached)
+                self.decode(self.contexts[work], ids, pos, np.full(work.cached, s), [])
         return self.contexts[work]
 
     def decode(self, context: Any, ids: Any, pos: Any, seqs: Any, outputs: Any) -> np.ndarray:

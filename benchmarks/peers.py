@@ -1,10 +1,12 @@
 """What ubjax is compared with peers in: decodes of a few rows and prompts of 512 tokens, by turns, with its own side.
 
-    decode R     R sequences of `cached` tokens get `steps` more, greedily; ms a step
-    prefill U    one prompt of 512 tokens, the last one an output, in ubatches of U rows; ms in all
+    decode R             R sequences of `cached` tokens get `steps` more, greedily; ms a step; one cache for all of them
+    decode R, streams    the same with a stream of cells for each sequence, which is llama.cpp's default and ours
+    prefill U            one prompt of 512 tokens, the last one an output, in ubatches of U rows; ms in all
 
-A side is what runs both. All of them run the same ids; the tokens and the last logits are compared. F32 weights and
-K/V, the same number of cells attended: 256, 256 and 512 for 1, 4 and 16 rows.
+A side is what runs them. All of them run the same ids; the tokens and the last logits are compared. F32 weights and
+K/V, the same number of cells attended by a row: 256, 256 and 512 for 1, 4 and 16 rows, in streams 256. `cells` counts
+those of all streams.
 """
 
 import argparse
@@ -31,22 +33,29 @@ PAUSE = 0.3  # seconds before each run: threads of another side that wait for wo
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A decode of `rows` sequences, or a prompt in ubatches of `n_ubatch` rows where `rows` is 0."""
+    """A decode of `rows` sequences, with or without streams; where `rows` is 0 a prompt in ubatches of `n_ubatch`."""
 
     rows: int = 0
     cached: int = 0
     steps: int = 1
     n_ubatch: int = N_PROMPT
+    streams: bool = False
 
     @property
     def name(self) -> str:
         """As the tables say."""
-        return f"decode {self.rows}" if self.rows else f"prefill {self.n_ubatch}"
+        kind = f"decode {self.rows}" if self.rows else f"prefill {self.n_ubatch}"
+        return kind + ", streams" * self.streams
 
     @property
     def n_cells(self) -> int:
-        """Cells that are attended at the end."""
+        """Cells that are in use at the end."""
         return self.rows * (self.cached + self.steps) or N_PROMPT
+
+    @property
+    def attended(self) -> int:
+        """Those that a row attends."""
+        return self.cached + self.steps if self.streams else self.n_cells
 
     def ids(self) -> np.ndarray:
         """Token ids [rows, cached], or [1, 512]; plain words of any vocabulary."""
@@ -58,6 +67,8 @@ WORKS = (
     Work(rows=1, cached=224, steps=32),
     Work(rows=4, cached=32, steps=32),
     Work(rows=16, cached=16, steps=16),
+    Work(rows=4, cached=224, steps=32, streams=True),
+    Work(rows=16, cached=240, steps=16, streams=True),
     *(Work(n_ubatch=n) for n in (64, 128, 256, 512)),
 )
 
@@ -87,9 +98,12 @@ class Ours:
     def run(self, work: Work) -> tuple[float, np.ndarray]:
         """As `Side.run`."""
         if work not in self._engines:
-            n = max(work.rows, 1)
             sizes = EngineConfig(
-                n_ctx=work.n_cells, n_seq_max=n, kv_unified=True, kv_pad=work.n_cells, n_ubatch=work.n_ubatch
+                n_ctx=work.n_cells,
+                n_seq_max=max(work.rows, 1),
+                kv_unified=not work.streams,
+                kv_pad=work.attended,
+                n_ubatch=work.n_ubatch,
             )
             self._engines[work] = Engine(self._model, None, sizes)
         engine = self._engines[work]
@@ -104,9 +118,10 @@ class Ours:
         return seconds, logits
 
     def _decode(self, engine: Engine, work: Work) -> tuple[float, np.ndarray]:
-        ids, seqs = work.ids(), range(work.rows)
+        seqs = range(work.rows)
         if engine.pos_max(0) < 0:
-            engine.decode(engine.batch(ids.ravel(), seq_id=np.repeat(seqs, work.cached)))
+            for s, ids in enumerate(work.ids()):
+                engine.decode(engine.batch(ids, seq_id=np.full(work.cached, s)))
         drawing = jax.device_put(drawing_of(work.rows, engine.batch_config.n_vocab), engine.device)
         rows = [NextToken(seq=s, token=1, pos=work.cached, left=work.steps) for s in seqs]
         start = time.perf_counter()
@@ -169,7 +184,7 @@ def report(name: str, args: argparse.Namespace, sides: Mapping[str, Side], packa
 def header(sides: Sequence[str]) -> str:
     """The columns of `line`."""
     ours, *others = sides
-    return f"{'work':13}{'cells':>6}{ours + ' ms':>24}" + "".join(
+    return f"{'work':19}{'cells':>6}{ours + ' ms':>24}" + "".join(
         f"{name + ' ms':>26}{'ratio':>22}{'differs':>9}" for name in others
     )
 
@@ -177,7 +192,7 @@ def header(sides: Sequence[str]) -> str:
 def line(row: Mapping[str, Any]) -> str:
     """A row as people read it."""
     ours, *others = row["ms"]
-    cells = f"{row['work']:13}{row['cells']:6}{_spread(row['ms'][ours], 1):>24}"
+    cells = f"{row['work']:19}{row['cells']:6}{_spread(row['ms'][ours], 1):>24}"
     for name in others:
         cells += f"{_spread(row['ms'][name], 1):>26}{_spread(row['ratios'][name], 2):>22}{row['differs'][name]:9.2g}"
     return cells

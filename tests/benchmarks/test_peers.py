@@ -33,6 +33,14 @@ def test_ratios_are_theirs_over_ours_and_differences_are_told(monkeypatch, capsy
     assert "2.50 (2.50-2.50)" in capsys.readouterr().out
 
 
+def test_a_row_attends_all_cells_or_those_of_its_stream():
+    shared, own = (peers.Work(rows=4, cached=10, steps=6, streams=streams) for streams in (False, True))
+    assert [(work.name, work.n_cells, work.attended) for work in (shared, own)] == [
+        ("decode 4", 64, 64),
+        ("decode 4, streams", 64, 16),
+    ]
+
+
 def test_a_model_without_a_file_of_its_own_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="is no single GGUF file, one is needed"):
