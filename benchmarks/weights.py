@@ -32,7 +32,7 @@ from ubjax.loaders import load_decoder
 from ubjax.models.decoder import Decoder
 
 N_TOKENS = 768
-TIMED = tuple(work for work in WORKS if (work.rows and not work.streams) or work.n_ubatch == 512)
+TIMED = tuple(work for work in WORKS if not work.streams and (work.rows or work.n_ubatch == 512))
 
 
 def log_probabilities(model: Decoder, ids: np.ndarray) -> np.ndarray:
