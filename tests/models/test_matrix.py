@@ -193,3 +193,24 @@ def test_weights_stay_as_they_are_stored_while_a_program_runs(dtype, n_rows):
     """Neither a step nor a loop of steps holds matrices in float32, and no table of embeddings."""
     matrices = [stored(dtype, normal(n, 512)) for n in (4096, *[512] * 8)]
     assert temporary_bytes(matrices, n_rows) < 2**21 + 2**18 + 8 * 4 * n_rows * 512
+
+
+@pytest.mark.parametrize("dtype", ["int8", "q8_0"])
+@pytest.mark.parametrize("given", [jnp.bfloat16, np.float16, np.float64])
+def test_rows_of_another_dtype_are_rounded_from_what_they_are(dtype, given):
+    rows = (normal(64, 64) * 1e-3).astype(given)
+    np.testing.assert_array_equal(
+        every_row(stored(dtype, rows)), every_row(stored(dtype, rows.astype(np.float32)))
+    )
+
+
+@pytest.mark.parametrize("n_in", [133_144, 133_152, 2**18])
+def test_sums_of_long_rows_do_not_overflow(n_in):
+    found = stored("int8", np.ones((2, n_in), np.float32))(np.ones((1, n_in), np.float32))
+    np.testing.assert_allclose(found, np.full((1, 2), n_in), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_x_of_another_dtype_is_multiplied(dtype):
+    matrix, x = stored(dtype, normal(40, 64)), np.ones((2, 64), np.float32)
+    np.testing.assert_array_equal(matrix(x.astype(jnp.bfloat16)), matrix(x))

@@ -126,3 +126,16 @@ def test_numbers_that_are_next_to_nothing_are_kept_as_such(dtype, value):
     assert (
         np.isfinite(rows).all() and np.abs(rows).max() <= 1.01 * value + 2.0**-134
     )  # half of bfloat16's least step
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+def test_arrays_of_64_bits_are_stored_as_float32_ones_are(dtype):
+    weights = random_weights(WIDE)
+    want = jax.tree.leaves(nnx.state(Decoder.from_weights(WIDE, weights.items(), dtype)))
+    model = Decoder.from_weights(WIDE, ((name, np.float64(w)) for name, w in weights.items()), dtype)
+    for a, b in zip(jax.tree.leaves(nnx.state(model)), want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    name = "blk.0.attn_output.weight"
+    huge = weights | {name: weights[name] * np.float64(1e300)}
+    with pytest.raises(ValueError, match=f"^the tensor '{name}' cannot be stored as this dtype"):
+        Decoder.from_weights(WIDE, huge.items(), dtype)

@@ -41,9 +41,9 @@ def load_model(
     Weights are dequantized or converted and stored as `dtype`, tensor by tensor; after each, `on_tensor(name, i, n)`
     is told that i of n are there. Vectors are float32 always, matrices are
 
-        float32, bfloat16, float16    rounded to it (jax's and numpy's dtypes will do)
+        float32, bfloat16, float16    rounded to it, and what is multiplied with them (jax's and numpy's dtypes will do)
         int8      8 bits with a scale for each row; what is multiplied with them is rounded to twice 8 bits
-        q8_0      8 bits with a scale for 32 values, as ggml rounds them
+        q8_0      8 bits with a scale for 32 values, as ggml rounds them; float32 where rows are no multiple of 32
         stored    as a GGUF file holds them, exactly, where that is Q4_0 or Q4_1 (4 bits), Q5_0, Q5_1 or Q8_0 (8 bits),
                   with a scale and perhaps an offset for 32 values; others become float32
 

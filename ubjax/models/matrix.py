@@ -30,6 +30,9 @@ PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times a
 X86 = ("x86_64", "AMD64")
 SMALL = 2**19  # values of a matrix up to which threads that share it gain nothing
 TALL = 2048  # rows of a matrix from which on there are enough panels for all threads
+LONGEST = (
+    2**31 - 1
+) // 127**2  # values of a row whose sum of products of 8 bits is an int32 whatever they are
 TINY = float(np.finfo(np.float32).tiny)  # a smaller scale is 0, as what is divided by it would overflow
 PACKED = {"int4": jnp.int8, "uint4": jnp.uint8}  # what two values of 4 bits are kept in
 slabs = Slabs()
@@ -77,6 +80,7 @@ class Int8(nnx.Module):
 
     def __init__(self, rows: Float[Array, "out in_"]):
         self.shape = rows.shape
+        rows = rows.astype(np.float32, copy=False)  # a quotient in 16 bits may round to 128
         scale, divisor = _scale(rows)
         self.values = _kept((rows / divisor[:, None]).round(), jnp.int8)
         self.scale = _kept(scale, jnp.float32)
@@ -118,7 +122,7 @@ class Blocks(nnx.Module):
     def q8_0(cls, rows: Float[Array, "out in_"]) -> "Blocks":
         """Rounded as ggml's Q8_0 is: scale = max |values| / 127, halves away from zero."""
         xp = rows.__array_namespace__()
-        blocks = rows.reshape(rows.shape[0], -1, BLOCK)
+        blocks = rows.astype(np.float32, copy=False).reshape(rows.shape[0], -1, BLOCK)
         scale, divisor = _scale(blocks)
         exact = blocks * (1 / divisor)[..., None]
         return cls(xp.trunc(exact + xp.copysign(0.5, exact)).reshape(rows.shape), scale)
@@ -173,8 +177,8 @@ def store_of(dtype: Any, *, few_rows: bool) -> Store:
 
     few_rows: whether a few rows are often all there are, as in decodes; then small and tall matrices in float32 lie in
     panels, on CPUs of the kind that this was measured on. Rows whose length is no multiple of 32 stay float32 where
-    blocks are asked for. Raises ValueError as `dtype_name`; what it gives raises FloatingPointError for numbers of
-    numpy that can't be kept: too large ones, and in 8 bits such as are not finite.
+    blocks are asked for, and those above 133,144 where int8 is. Raises ValueError as `dtype_name`; what it gives raises
+    FloatingPointError for numbers of numpy that can't be kept: too large ones, and in 8 bits such as are not finite.
     """
     dtype = dtype_name(dtype)
     panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
@@ -182,7 +186,7 @@ def store_of(dtype: Any, *, few_rows: bool) -> Store:
     if dtype in ("float32", "stored"):
         return full
     narrow: dict[str, Store] = {
-        "int8": Int8,
+        "int8": lambda rows: Int8(rows) if rows.shape[1] <= LONGEST else full(rows),
         "q8_0": lambda rows: full(rows) if rows.shape[1] % BLOCK else Blocks.q8_0(rows),
     }
     return np.errstate(over="raise", invalid="raise")(narrow.get(dtype, partial(Rows, dtype=dtype)))

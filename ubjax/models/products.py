@@ -52,7 +52,7 @@ def _rows_on_cpu(x: Array, weight: Array) -> jax.Array:
 
 
 def _float16_on_cpu(x: Array, weight: Array) -> jax.Array:
-    return _chunks_on_cpu(x.astype(jnp.float32), (weight,), lambda rows: rows.astype(jnp.float32))
+    return _chunks_on_cpu(x, (weight,), lambda rows: rows.astype(jnp.float32))
 
 
 def dequantized_product(
@@ -74,6 +74,7 @@ def _chunks_on_cpu(x: Array, stored: tuple[Array, ...], dequantize: Callable[...
     decode loop once for all steps. So it is with a loop of one turn, which it does away with, and with zeros to begin a
     product with: any value of x does, each is overwritten.
     """
+    x = x.astype(jnp.float32)
     (n, n_in), n_out = x.shape, stored[0].shape[0]
     if n < 2:
         return _chunks_on_cpu(jnp.pad(x, ((0, 2 - n), (0, 0))), stored, dequantize)[:n]
@@ -130,6 +131,7 @@ def int8_product(x: Float[Array, "R in_"], values: Num[Array, "out in_"]) -> Flo
     One 8-bit number would cost half as much for many rows, but lose one most likely token of six instead of one of
     fourteen (SmolLM2). The scale is that of the largest value of a row of x.
     """
+    x = x.astype(jnp.float32)
     scale = jnp.max(jnp.abs(x), axis=1, keepdims=True) / 127
     scaled = x / jnp.where(scale == 0, 1, scale)
     first = jnp.round(scaled)

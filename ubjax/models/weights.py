@@ -55,7 +55,9 @@ class Place:
             setattr(self.module, self.attribute, Blocks(value.values, value.scale, value.offset, value.kind))
         elif len(self.full_shape) == 2:
             try:
-                setattr(self.module, self.attribute, store(value))
+                with np.errstate(over="raise"):
+                    rows = np.asarray(value, np.float32)  # of another dtype
+                setattr(self.module, self.attribute, store(rows))
             except FloatingPointError:
                 which = "the tensor" if len(names) == 1 else "one of the tensors"
                 raise ValueError(
