@@ -3,10 +3,10 @@
     python benchmarks/against_llama_cpp.py [--model smollm2|FILE] [--rounds 5] [--threads 2]
 
 The GGUF file is dequantized to F32 once, into a temporary file, for both sides; llama.cpp runs in a process of its
-own, with as many threads and K/V in F32. Its decodes are `llama_decode` and numpy's
-argmax of each row, ours the decode loop (`Engine.decode_steps`). `shipped` is llama.cpp with the file as it is (K/V
-in F16, its own default), `stored` ubjax with the blocks of that file (K/V in F32). See benchmarks/peers.py for the rows
-of the table. Ratios are each other's time over that of `ubjax`: above 1 `ubjax` is the faster.
+own, with as many threads and K/V in F32. Its decodes are `llama_decode` and numpy's argmax of each row, ours the
+decode loop (`Engine.decode_steps`). `shipped` is llama.cpp with the file as it is (K/V in F16, its own default),
+`stored` ubjax with the blocks of that file (K/V in F32). See benchmarks/peers.py for the rows of the table. Ratios are
+each side's time over that of `ubjax`: above 1 `ubjax` is the faster.
 
 llama-cpp-python has to be installed beside ubjax; it is no dependency. Set the threads of jax by the environment, as
 `taskset -c 0,1` does. The last line is JSON.

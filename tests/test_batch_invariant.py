@@ -23,11 +23,11 @@ IDS = np.random.default_rng(3).integers(1, CONFIG.n_vocab, LENGTH).tolist()
 
 
 @functools.cache
-def engine_of(n_ubatch=512, **more):
+def engine_of(n_ubatch=512, model=None, **more):
     """48 cells for each of 3 sequences; blocks of 5 rows."""
     sizes = {"n_ctx": 48 * S, "kv_pad": 48, "n_seq_max": S, "n_batch": 32, "batch_invariant": True}
     config = EngineConfig(**{**sizes, "n_ubatch": n_ubatch, **more})
-    return one_capacity(Engine(tiny_model(), Letters(), config, rows=f"{S}x5"))
+    return one_capacity(Engine(model or tiny_model(), Letters(), config, rows=f"{S}x5"))
 
 
 def bits(logits):
@@ -79,7 +79,19 @@ def test_logits_are_the_same_bits_whatever_the_way(n_ubatch, way):
 
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "float16"])
 def test_narrow_keys_and_values_are_invariant_too(kv_dtype):
-    engine, pairs = engine_of(kv_dtype=kv_dtype), [(2, token) for token in IDS]
+    check_in_company(engine_of(kv_dtype=kv_dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "q8_0"])
+@pytest.mark.parametrize("n_ubatch", [4, 512])
+def test_narrow_weights_are_invariant_too(dtype, n_ubatch):
+    wide = dataclasses.replace(CONFIG, n_embd=32, n_ff=64)  # rows of blocks
+    check_in_company(engine_of(n_ubatch, Decoder(wide, rngs=nnx.Rngs(0), dtype=dtype)))
+
+
+def check_in_company(engine):
+    """A sequence alone, in one batch, and in pieces under another number beside two others."""
+    pairs = [(2, token) for token in IDS]
     whole = logits_of(engine, [(0, token) for token in IDS], 0)
     company = [(s, 7) for s in (0, 1) for _ in range(3)]
     engine.clear()

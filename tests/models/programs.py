@@ -1,4 +1,4 @@
-"""What compiled programs of matrices take while they run."""
+"""Matrices as the tests use them: all of their rows, their product as a program, and what programs take."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,17 @@ import numpy as np
 from flax import nnx
 
 from ubjax.models.matrix import Matrix
+
+
+def every_row(matrix: Matrix) -> np.ndarray:
+    """The whole matrix [out, in]."""
+    return np.asarray(matrix.rows(np.arange(matrix.shape[0], dtype=np.int32)))
+
+
+@jax.jit
+def product(split, x):
+    """Rows of x times the matrix that was split."""
+    return nnx.merge(*split)(x)
 
 
 def temporary_bytes(matrices: Sequence[Matrix], n_rows: int) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models.programs import temporary_bytes
+from tests.models.programs import every_row, product, temporary_bytes
 from ubjax.models.matrix import Blocks, Int8, Panels, Rows, store_of
 
 DTYPES = ["float32", "bfloat16", "float16", "int8", "q8_0"]
@@ -20,15 +20,6 @@ def normal(*shape, seed=0):
 
 def stored(dtype, rows, few_rows=True):
     return store_of(dtype, few_rows=few_rows)(rows)
-
-
-def every_row(matrix):
-    return np.asarray(matrix.rows(np.arange(matrix.shape[0], dtype=np.int32)))
-
-
-@jax.jit
-def product(split, x):
-    return nnx.merge(*split)(x)
 
 
 def check_products(matrix, n_rows, dtype):

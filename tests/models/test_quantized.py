@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from tests.loaders.tiny_gguf import GGML
-from tests.models.programs import temporary_bytes
+from tests.models.programs import every_row, product, temporary_bytes
 from ubjax.loaders.blocks import FORMATS, read_blocks
 from ubjax.models.matrix import Blocks
 from ubjax.models.quantized import QuantizedRows
@@ -29,15 +29,6 @@ def random_rows(name, n_out, n_blocks=2, seed=0):
 
 def kept(rows):
     return Blocks(rows.values, rows.scale, rows.offset, rows.kind)
-
-
-def every_row(matrix):
-    return np.asarray(matrix.rows(np.arange(matrix.shape[0], dtype=np.int32)))
-
-
-@jax.jit
-def product(split, x):
-    return nnx.merge(*split)(x)
 
 
 def test_each_format_says_what_its_values_are_within():

@@ -30,9 +30,7 @@ PANEL = 32  # rows of a panel; with 16 or 48 a product takes two to five times a
 X86 = ("x86_64", "AMD64")
 SMALL = 2**19  # values of a matrix up to which threads that share it gain nothing
 TALL = 2048  # rows of a matrix from which on there are enough panels for all threads
-LONGEST = (
-    2**31 - 1
-) // 127**2  # values of a row whose sum of products of 8 bits is an int32 whatever they are
+LONGEST = 133_144  # values of a row up to which sums of products of 8 bits stay below 2^31: 127^2 each
 TINY = float(np.finfo(np.float32).tiny)  # a smaller scale is 0, as what is divided by it would overflow
 PACKED = {"int4": jnp.int8, "uint4": jnp.uint8}  # what two values of 4 bits are kept in
 slabs = Slabs()
@@ -80,7 +78,6 @@ class Int8(nnx.Module):
 
     def __init__(self, rows: Float[Array, "out in_"]):
         self.shape = rows.shape
-        rows = rows.astype(np.float32, copy=False)  # a quotient in 16 bits may round to 128
         scale, divisor = _scale(rows)
         self.values = _kept((rows / divisor[:, None]).round(), jnp.int8)
         self.scale = _kept(scale, jnp.float32)
@@ -122,7 +119,7 @@ class Blocks(nnx.Module):
     def q8_0(cls, rows: Float[Array, "out in_"]) -> "Blocks":
         """Rounded as ggml's Q8_0 is: scale = max |values| / 127, halves away from zero."""
         xp = rows.__array_namespace__()
-        blocks = rows.astype(np.float32, copy=False).reshape(rows.shape[0], -1, BLOCK)
+        blocks = rows.reshape(rows.shape[0], -1, BLOCK)
         scale, divisor = _scale(blocks)
         exact = blocks * (1 / divisor)[..., None]
         return cls(xp.trunc(exact + xp.copysign(0.5, exact)).reshape(rows.shape), scale)
@@ -178,18 +175,31 @@ def store_of(dtype: Any, *, few_rows: bool) -> Store:
     few_rows: whether a few rows are often all there are, as in decodes; then small and tall matrices in float32 lie in
     panels, on CPUs of the kind that this was measured on. Rows whose length is no multiple of 32 stay float32 where
     blocks are asked for, and those above 133,144 where int8 is. Raises ValueError as `dtype_name`; what it gives raises
-    FloatingPointError for numbers of numpy that can't be kept: too large ones, and in 8 bits such as are not finite.
+    one for numpy's numbers that can't be kept: too large ones, and in 8 bits such as are not finite. (bfloat16, whose
+    range ends 0.4 % before float32's, makes those beyond it infinite.)
     """
     dtype = dtype_name(dtype)
     panels = few_rows and jax.default_backend() == "cpu" and platform.machine() in X86
     full: Store = _panels_or_rows if panels else Rows
-    if dtype in ("float32", "stored"):
-        return full
-    narrow: dict[str, Store] = {
+    stores: dict[str, Store] = {
+        "float32": full,
+        "stored": full,
         "int8": lambda rows: Int8(rows) if rows.shape[1] <= LONGEST else full(rows),
         "q8_0": lambda rows: full(rows) if rows.shape[1] % BLOCK else Blocks.q8_0(rows),
     }
-    return np.errstate(over="raise", invalid="raise")(narrow.get(dtype, partial(Rows, dtype=dtype)))
+    return partial(_stored, stores.get(dtype, partial(Rows, dtype=dtype)), dtype)
+
+
+def _stored(store: Store, dtype: str, rows: Float[Array, "out in_"]) -> Matrix:
+    """From float32, whatever the rows come as: a quotient in 16 bits may round to 128."""
+    try:
+        with np.errstate(over="raise", invalid="raise"):
+            return store(rows.astype(np.float32, copy=False))
+    except FloatingPointError:
+        raise ValueError(
+            f"{dtype} does not hold its largest number, {abs(rows).max():g}: smaller and finite ones are needed, "
+            "or another dtype"
+        ) from None
 
 
 def dtype_name(dtype: Any) -> str:

@@ -52,7 +52,7 @@ def _rows_on_cpu(x: Array, weight: Array) -> jax.Array:
 
 
 def _float16_on_cpu(x: Array, weight: Array) -> jax.Array:
-    return _chunks_on_cpu(x, (weight,), lambda rows: rows.astype(jnp.float32))
+    return _chunks_on_cpu(x.astype(jnp.float32), (weight,), lambda rows: rows.astype(jnp.float32))
 
 
 def dequantized_product(
@@ -60,7 +60,7 @@ def dequantized_product(
 ) -> Float[jax.Array, "R out"]:
     """Give x @ dequantize(*stored).T; `dequantize` makes float32 rows [n, in] of n rows of what is stored."""
     return jax.lax.platform_dependent(
-        x,
+        x.astype(jnp.float32),
         stored,
         cpu=lambda x, stored: _chunks_on_cpu(x, stored, dequantize),
         default=lambda x, stored: _dot(x, dequantize(*stored)),
@@ -74,7 +74,6 @@ def _chunks_on_cpu(x: Array, stored: tuple[Array, ...], dequantize: Callable[...
     decode loop once for all steps. So it is with a loop of one turn, which it does away with, and with zeros to begin a
     product with: any value of x does, each is overwritten.
     """
-    x = x.astype(jnp.float32)
     (n, n_in), n_out = x.shape, stored[0].shape[0]
     if n < 2:
         return _chunks_on_cpu(jnp.pad(x, ((0, 2 - n), (0, 0))), stored, dequantize)[:n]

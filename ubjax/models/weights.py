@@ -55,15 +55,10 @@ class Place:
             setattr(self.module, self.attribute, Blocks(value.values, value.scale, value.offset, value.kind))
         elif len(self.full_shape) == 2:
             try:
-                with np.errstate(over="raise"):
-                    rows = np.asarray(value, np.float32)  # of another dtype
-                setattr(self.module, self.attribute, store(rows))
-            except FloatingPointError:
+                setattr(self.module, self.attribute, store(value))
+            except ValueError as error:
                 which = "the tensor" if len(names) == 1 else "one of the tensors"
-                raise ValueError(
-                    f"{which} {', '.join(map(repr, names))} cannot be stored as this dtype: its largest number is "
-                    f"{np.abs(value).max():g}, smaller and finite ones are needed, or another dtype"
-                ) from None
+                raise ValueError(f"{which} {', '.join(map(repr, names))} cannot be stored: {error}") from None
         else:
             getattr(self.module, self.attribute).set_value(jax.device_put(np.array(value, np.float32)))
 
